@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from dopsd.config.loading import load_params
+from dopsd.config.params import Params
 from dopsd.pipeline.disk_model import bytes_of
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,6 +56,12 @@ def dopsd(*words: str) -> None:
     subprocess.run([sys.executable, "-m", "dopsd", *words], check=True, capture_output=True)
 
 
+def figures_of(params: Params) -> dict[str, int]:
+    measured, copies = taken()
+    estimate = sum(bytes_of(params, run) for run in params.runs)
+    return {"estimate": estimate, "measured": measured, "if each name were a copy": copies}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="write the figures to this JSON file")
@@ -71,14 +78,9 @@ def main() -> None:
         for keep in ("all", "best_and_last"):
             dopsd("params", "--set", f"checkpoints.keep={keep}")
             dopsd("repro")
-            dopsd("publish")
-            params = load_params()
-            measured, copies = taken()
-            figures[keep] = {
-                "estimate": sum(bytes_of(params, run) for run in params.runs),
-                "measured": measured,
-                "if each name were a copy": copies,
-            }
+            figures[keep] = figures_of(load_params())
+        dopsd("publish")
+        figures["best_and_last, published"] = figures_of(load_params())
     sys.stdout.write(json.dumps(figures, indent=1) + "\n")
     if out:
         out.write_text(json.dumps(figures, indent=1) + "\n")

@@ -147,7 +147,7 @@ def show_machines(spread: Spread) -> None:
     """Show as an artifact which machine works on what, and what is done."""
     rows = [{"run": run, "machine": name, "state": "done"} for run, name in spread.done.items()]
     rows += [
-        {"run": str(started.cell.key), "machine": name, "state": "training"}
+        {"run": str(started.cell.key), "machine": name, "state": "at work"}
         for name, started in spread.working.items()
     ]
     rows += [{"run": run, "machine": "", "state": text} for run, text in spread.failed.items()]

@@ -40,6 +40,7 @@ class Machine:
     deployment: UUID
     version: str  # digest of its code
     is_there: bool  # its worker reports, and its pool is not paused
+    is_stopped: bool = False  # by `make down`, which pauses the pool
 
 
 def machines(client: SyncPrefectClient) -> list[Machine]:
@@ -52,7 +53,8 @@ def machines(client: SyncPrefectClient) -> list[Machine]:
         except ObjectNotFound:
             continue
         is_there = pool.status == WorkPoolStatus.READY and not pool.is_paused
-        found.append(Machine(name, deployment.id, deployment.version or "", is_there))
+        version = deployment.version or ""
+        found.append(Machine(name, deployment.id, version, is_there, pool.is_paused))
     return found
 
 

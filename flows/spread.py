@@ -127,12 +127,13 @@ class Spread:
         if machine.version != self.version:
             self._tell(
                 f"{machine.name} has other code ({machine.version}, here {self.version}) and gets"
-                " no cells; `git pull` and `make down`, `make up SERVER=...` there"
+                " no runs; `git checkout params.yaml dvc.lock`, `git pull`, `make down` and `make up"
+                " SERVER=...` there"
             )
             return False
         if self.faults.get(machine.name, 0) >= FAULTS:
             self._tell(
-                f"{machine.name} failed {FAULTS} times in a row and gets no more cells; repair it,"
+                f"{machine.name} failed {FAULTS} times in a row and gets no more runs; repair it,"
                 " and start the comparison again, which keeps what is done"
             )
             return False
@@ -150,6 +151,9 @@ class Spread:
         if kind not in ENDED:
             if machine and machine.is_there:
                 self.away.pop(started.machine, None)
+            elif machine and machine.is_stopped:
+                stop(self.client, started.run_id, "the machine was stopped; another one continues")
+                self._again(started, "was stopped")
             elif time.monotonic() - self.away.setdefault(started.machine, time.monotonic()) > AWAY:
                 stop(self.client, started.run_id, "the machine was lost; another one continues")
                 self._again(started, "does not answer any more")
@@ -179,7 +183,7 @@ class Spread:
             if len(cell.failures) >= FAULTS or (there and fit <= cell.failures.keys()):
                 self.waiting.remove(cell)
                 failures = [f"{reason} (on {name})" for name, reason in cell.failures.items()]
-                self.failed[str(cell.key)] = (failures or ["every machine failed on other cells"])[
+                self.failed[str(cell.key)] = (failures or ["every machine failed on other runs"])[
                     -1
                 ]
 
@@ -200,7 +204,7 @@ class Spread:
         elif time.monotonic() - self.idle_since > WARN_EVERY:
             self.idle_since = time.monotonic()
             self.log.warning(
-                "%d cells wait for a machine: none is free; `make up SERVER=...` joins one",
+                "%d runs wait for a machine: none is free; `make up SERVER=...` joins one",
                 len(self.waiting),
             )
 

@@ -15,7 +15,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import require
 from dopsd.core.progress import log
-from dopsd.tracking.client import local_port
+from dopsd.tracking.client import local_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,8 +118,8 @@ def _import_flows(command: str) -> None:
     sys.path.insert(0, str(Path.cwd()))
     # Prefect reads its variable when it is imported
     for service, name, path in SERVERS:
-        if port := local_port(service, 0):
-            os.environ.setdefault(name, f"http://127.0.0.1:{port}{path}")
+        if address := local_address(service):
+            os.environ.setdefault(name, f"{address}{path}")
 
 
 def _run(a: argparse.Namespace) -> None:

@@ -75,6 +75,19 @@ def local_port(service: str, default_port: int) -> int:
     return int(services.get(service, {}).get("port", default_port))
 
 
+def local_address(service: str) -> str:
+    """Return the address of a server that `make up` started or joined in this folder; empty: none.
+
+    Args:
+        service: prefect or mlflow.
+    """
+    services = json.loads(SERVICES.read_text()) if SERVICES.is_file() else {}
+    entry = services.get(service, {})
+    if entry.get("port"):
+        return f"http://{entry.get('host', '127.0.0.1')}:{int(entry['port'])}"
+    return str(services.get("worker", {}).get(service, ""))
+
+
 def start_command(server: str) -> str:
     """Return the command that starts a server here.
 

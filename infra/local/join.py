@@ -108,11 +108,14 @@ def join(server: str, mlflow: str | None, name: str | None, env: dict[str, str])
     report_lost_runs(env["PREFECT_API_URL"])
     write_env(env)
     words = ("prefect", "worker", "start", "--pool", pool(), "--type", "process", "--name", name)
-    start(Service("worker", command(*words)), env, state, api=env["PREFECT_API_URL"])
+    is_new = "worker" not in state
+    start(Service("worker", command(*words)), env, state, prefect=server, mlflow=mlflow)
+    joined = f"joined {server} in {time.monotonic() - started_at:.0f} s"
     sys.stdout.write(
-        f"machine {name} joined {server} in {time.monotonic() - started_at:.0f} s\n"
+        f"machine {name} {joined if is_new else f'had joined {server}'}\n"
         f"  takes runs of  {pool()}, one at a time\n"
         f"  log            {(STATE / 'worker.log').relative_to(ROOT)}\n"
+        "which runs:    `dopsd attach` here; a comparison says why a machine gets none\n"
         "stop:          make down   (a run in progress saves; another machine continues it)\n"
     )
 

@@ -80,7 +80,8 @@ def end_flows(api: str | None) -> None:
         pause(api, True)
     pids = here(FLOW)
     for pid in pids:
-        sys.stdout.write("stopping a run in progress: progress is saved, and a retry continues\n")
+        then = "another machine continues" if pool() != "dopsd" else "a retry continues"
+        sys.stdout.write(f"stopping a run in progress: progress is saved, and {then}\n")
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + END

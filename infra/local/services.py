@@ -188,8 +188,8 @@ def _api(state: State) -> str | None:
     """Return the address of the API to which this workspace's worker reports; None: no server."""
     if "prefect" in state:
         return f"http://{state['prefect'].get('host', HOST)}:{state['prefect']['port']}/api"
-    joined = state.get("worker", {}).get("api")
-    return joined if joined and is_answering(joined) else None
+    joined = state.get("worker", {}).get("prefect")
+    return f"{joined}/api" if joined and is_answering(f"{joined}/api") else None
 
 
 def port_number(text: str) -> int:

@@ -89,6 +89,16 @@ def test_a_lost_machines_cell_goes_first_to_another_and_its_own_run_is_told_to_e
     assert server.started[2:] == [("sudoku/rft/0", "b")]
 
 
+def test_a_stopped_machines_cell_goes_on_at_once(monkeypatch, caplog):
+    server = Server(monkeypatch, "a", "b")
+    work = of(server, 1)
+    work.look()
+    server.machines["a"] = replace(server.machines["a"], is_there=False, is_stopped=True)
+    work.look()
+    assert server.started == [("sudoku/rft/0", "a"), ("sudoku/rft/0", "b")]
+    assert "sudoku/rft/0: a was stopped; another machine continues" in caplog.text
+
+
 def test_machines_are_not_lost_while_the_server_forgets_them_after_its_restart(monkeypatch):
     server = Server(monkeypatch, "a", "b")
     work = of(server, 2)
@@ -145,7 +155,7 @@ def test_a_comparison_ends_when_no_machine_is_left_that_works(monkeypatch):
     for _ in range(2):
         work.look()
         server.end("a", StateType.FAILED, "no weights")
-    with pytest.raises(DopsdError, match="every machine failed on other cells"):
+    with pytest.raises(DopsdError, match="every machine failed on other runs"):
         work.run()
     assert len(work.failed) == 4
 
