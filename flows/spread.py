@@ -127,8 +127,8 @@ class Spread:
         if machine.version != self.version:
             self._tell(
                 f"{machine.name} has other code ({machine.version}, here {self.version}) and gets"
-                " no runs; `git checkout params.yaml dvc.lock`, `git pull`, `make down` and `make up"
-                " SERVER=...` there"
+                " no runs; there: `git checkout params.yaml dvc.lock`, `git pull`, `make down`,"
+                " `make up SERVER=...`"
             )
             return False
         if self.faults.get(machine.name, 0) >= FAULTS:

@@ -19,9 +19,14 @@ ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl, if this process do
 def main(words: list[str], saving: int = SAVING) -> int:
     """Run the command, and return its exit code once its descendants ended or `saving` s passed."""
     ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1)
+    early: list[int] = []  # signals that come before the flow is there
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda signum, _: early.append(signum))
     flow = subprocess.Popen(words)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda signum, _: flow.send_signal(signum))
+    for number in early:
+        flow.send_signal(number)
     signal.signal(signal.SIGALRM, lambda *_: sys.exit(code))
     code = 1
     while True:
