@@ -5,11 +5,16 @@ export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo demo-full test test-all toy bench load garbage lint types mlflow install up down \
+.PHONY: help demo demo-full test test-all toy bench load garbage lint types mlflow install up down \
 	integration integration-compose integration-k8s integration-machines integration-network integration-slurm \
 	chaos tournament every-method lowest newest nightly reference docs docs-serve
 
-install: .venv/.installed
+.DEFAULT_GOAL := help
+
+help: # say what each target does
+	@sed -n 's/^\([a-z][a-z0-9-]*\):[^#]*# /  make \1: /p' $(firstword $(MAKEFILE_LIST)) && echo "start with: make demo"
+
+install: .venv/.installed # the tested versions, into .venv
 
 .venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dopsd needs Python 3.11 or newer; run make PYTHON=python3.11")'
@@ -19,7 +24,7 @@ install: .venv/.installed
 	@touch $@
 	@echo "installed; \`source .venv/bin/activate\` puts dopsd, dvc and prefect on your path"
 
-demo: install
+demo: install # train the small model with d-OPSD, test it, send the results to MLflow
 	dopsd repro
 	-dopsd publish
 	dopsd summary
@@ -28,7 +33,7 @@ demo-full: install
 	DOPSD_ALLOW_RETRAIN=force dopsd repro --force pretrain
 	$(MAKE) demo
 
-test: install
+test: install # unit tests and a few end-to-end tests
 	python -m pytest -n $(or $(WORKERS),2) --dist worksteal
 
 test-all: install # the tests of `make test` and those marked `full`
@@ -115,10 +120,10 @@ mlflow: install
 # shells export HOST, and that must not open a port
 given = $(filter command,$(origin $(1)))
 
-up: install # SERVER=http://HOST:4200 joins the server of another machine; HOST=ADDRESS: let others join this one
+up: install # Prefect, a worker and MLflow on this machine; SERVER=http://HOST:4200 joins the server of another machine; HOST=ADDRESS: let others join this one
 	@python infra/local/services.py up $(if $(PREFECT_PORT),--prefect-port $(PREFECT_PORT)) $(if $(MLFLOW_PORT),--mlflow-port $(MLFLOW_PORT)) \
 		$(if $(call given,HOST),--host $(HOST)) $(if $(call given,SERVER),--server $(SERVER)) \
 		$(if $(call given,MLFLOW),--mlflow $(MLFLOW)) $(if $(call given,NAME),--name $(NAME))
 
-down: install
+down: install # stop what `make up` started; a run in progress saves
 	@python infra/local/services.py down

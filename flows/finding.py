@@ -8,6 +8,8 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterId,
+    FlowFilter,
+    FlowFilterName,
     FlowRunFilter,
     FlowRunFilterName,
     FlowRunFilterState,
@@ -20,6 +22,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from flows.submission import deployment
 
+COMPARE = "dopsd-compare"
 PAGE = 200  # rows of an answer, the server's limit
 LISTED = 10  # names in a message
 ID = re.compile("[0-9a-f-]{1,36}")  # of a run, or its beginning
@@ -39,6 +42,10 @@ def find(client: SyncPrefectClient, command: str, name: str | None) -> FlowRun:
     matches = runs(client, command, named) or _with_id(client, command, name.lower())
     if len(matches) == 1:
         return matches[0]
+    if not matches and (compared := comparisons(client, named)):
+        if command == "cancel":
+            return compared[0]
+        raise DopsdError(_of_comparison(command, name), code=Code.NO_RUN)
     if matches:
         ids = ", ".join(str(run.id) for run in matches[:LISTED])
         message = f"{command}: {name}: several runs begin so: {ids}"
@@ -83,6 +90,24 @@ def _with_id(client: SyncPrefectClient, command: str, beginning: str) -> list[Fl
     return matches
 
 
+def comparisons(client: SyncPrefectClient, only: FlowRunFilter) -> list[FlowRun]:
+    """Return the newest runs of the flow dopsd-compare, which trains on many machines."""
+    flow = FlowFilter(name=FlowFilterName(any_=[COMPARE]))
+    return client.read_flow_runs(
+        flow_filter=flow,
+        flow_run_filter=only,
+        sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+        limit=LISTED,
+    )
+
+
+def _of_comparison(command: str, name: str) -> str:
+    return (
+        f"{command}: {name} is a comparison: `prefect artifact inspect machines` says which machine"
+        f" works on what, and work/services/worker.log why; `dopsd cancel {name}` stops it"
+    )
+
+
 def running(client: SyncPrefectClient, command: str) -> list[FlowRun]:
     """Return the runs of the deployment that are running, newest first."""
     return runs(client, command, _in_state(FlowRunFilterStateType(any_=[StateType.RUNNING])))
@@ -96,6 +121,8 @@ def _in_progress(client: SyncPrefectClient, command: str) -> FlowRun:
     active = _in_state(FlowRunFilterStateType(not_any_=sorted(TERMINAL_STATES)))
     if found := running(client, command) or runs(client, command, active, most=1):
         return found[0]
+    if compared := comparisons(client, active):
+        raise DopsdError(_of_comparison(command, compared[0].name), code=Code.NO_RUN)
     newest = runs(client, command, most=1)
     last = f"; the last was {newest[0].name} ({newest[0].state_name})" if newest else ""
     message = f"{command}: no run is in progress{last}; `dopsd run` starts one"

@@ -21,6 +21,11 @@ def empty() -> None:
     """Stand for the flow; nothing runs here."""
 
 
+@flow(name="dopsd-compare")
+def compared() -> None:
+    """Stand for the flow of comparisons."""
+
+
 def test_a_run_is_found_behind_pages_of_later_ones(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(finding, "PAGE", 2)
     later = datetime.now(UTC) + timedelta(hours=1)
@@ -44,3 +49,8 @@ def test_a_run_is_found_behind_pages_of_later_ones(monkeypatch: pytest.MonkeyPat
             assert finding.find(client, "attach", name).name == expected
         with pytest.raises(DopsdError, match="queued-6"):
             finding.find(client, "attach", "quued-6")
+        several = client.create_deployment(client.create_flow(compared), "compare")
+        client.create_flow_run_from_deployment(several, name="big")
+        assert finding.find(client, "cancel", "big").name == "big"
+        with pytest.raises(DopsdError, match="attach: big is a comparison"):
+            finding.find(client, "attach", "big")
