@@ -45,8 +45,15 @@ def saved(params: Params) -> int:
 def kept(params: Params) -> int:
     """Return the number of checkpoints of a finished run, by `checkpoints.keep`."""
     keep = params.checkpoints.keep
-    wanted = {"all": saved(params), "best_and_last": 2}.get(str(keep), 0) or int(keep) + 1
-    return min(saved(params), wanted)
+    return min(saved(params), _newest(params) + (keep != "all"))
+
+
+def _newest(params: Params) -> int:
+    """Return how many of the newest checkpoints of a finished run stay, by `checkpoints.keep`."""
+    keep = params.checkpoints.keep
+    return (
+        saved(params) if keep == "all" else min(saved(params), keep if isinstance(keep, int) else 1)
+    )
 
 
 def has_links(folder: Path) -> bool:
@@ -75,7 +82,8 @@ def run_bytes(params: Params, shape: Shape, is_training: bool = False) -> int:
     selected = 0 if is_one else 1
     config = vars(params.method)[kind_of(params.matrix.methods[0])]
     resuming = 3 if vars(config).get("teacher") == "ema" else 2
-    numbers = copies * count + selected + resuming * min(count, KEPT_RESUMABLE)
+    newest = saved(params) if is_training else _newest(params)
+    numbers = copies * count + selected + resuming * min(newest, KEPT_RESUMABLE)
     return checkpoint_bytes(params, shape) * numbers
 
 

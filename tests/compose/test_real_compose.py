@@ -22,6 +22,7 @@ from waiting import DEADLINE, until
 from workspace import Workspace, overrides
 
 from dopsd.core.fingerprint import sha256
+from dopsd.core.tables import read_table
 
 pytestmark = [
     pytest.mark.compose,
@@ -174,8 +175,8 @@ def continue_after(stack: Stack, run: str, update: int) -> None:
 
     until("the retry Completed", is_over, 1, 3 * DEADLINE)
     assert f"continuing after update {update} from" in logs(stack, run)
-    log = (stack.workspace / "runs/sudoku/d_opsd/0/train/log.jsonl").read_text().splitlines()
-    assert [json.loads(line)["update"] for line in log] == list(range(1, UPDATES + 1))
+    rows = read_table(stack.workspace / "runs/sudoku/d_opsd/0/train.csv")
+    assert [row["update"] for row in rows] == list(range(1, UPDATES + 1))
 
 
 def test_a_worker_in_training_stops_after_a_save_and_a_retry_continues(

@@ -29,7 +29,7 @@ def test_a_run_of_llada_8b_takes_what_was_counted_by_hand(monkeypatch: pytest.Mo
     assert run_bytes(settings, shape) == 4 * weights * (20 + 2 * 2)
     assert "about 16.1 GB: 20 checkpoints of 0.67 GB (one file for work/" in line(settings, shape)
     few = settings.model_copy(update={"checkpoints": CheckpointsConfig(keep="best_and_last")})
-    assert run_bytes(few, shape) == 4 * weights * (2 + 2 * 2)
+    assert run_bytes(few, shape) == 4 * weights * (2 + 2 * 1)
     assert run_bytes(few, shape, is_training=True) == 4 * weights * (2 * 20 + 2 * 2)
     few = settings.model_copy(update={"checkpoints": CheckpointsConfig(keep=3)})
     assert run_bytes(few, shape) == 4 * weights * (4 + 2 * 2)
