@@ -117,7 +117,7 @@ class Spread:
             if cell and self._is_free(machine):
                 self.waiting.remove(cell)
                 self._start(cell, machine)
-        self._give_up({machine.name for machine in there.values() if machine.is_there})
+        self._give_up([machine for machine in there.values() if machine.version == self.version])
         self._say_if_nobody_works()
         return (len(self.waiting), len(self.working), len(self.done)) != before
 
@@ -166,6 +166,8 @@ class Spread:
             self.log.info(
                 "%s: done on %s (%d of %d)", cell.key, started.machine, len(self.done), self.total
             )
+        elif kind is StateType.CANCELLED:
+            self.failed[str(cell.key)] = f"cancelled (on {started.machine})"
         elif kind is StateType.CRASHED:
             self.working[started.machine] = started
             self._again(started, "lost the run")
@@ -176,16 +178,20 @@ class Spread:
             self.log.error("%s: %s: %s", cell.key, started.machine, reason)
             self.waiting.appendleft(cell)
 
-    def _give_up(self, there: set[str]) -> None:
-        """Give up cells that failed on enough machines, or that no machine is left for."""
+    def _give_up(self, able: list[Machine]) -> None:
+        """Give up cells that failed on enough machines, or that no machine is left for.
+
+        Args:
+            able: Machines with this code; those at work count even while they are away.
+        """
+        there = {m.name for m in able if m.is_there or m.name in self.working}
         fit = {name for name in there if self.faults.get(name, 0) < FAULTS}
         for cell in [*self.waiting]:
             if len(cell.failures) >= FAULTS or (there and fit <= cell.failures.keys()):
                 self.waiting.remove(cell)
-                failures = [f"{reason} (on {name})" for name, reason in cell.failures.items()]
-                self.failed[str(cell.key)] = (failures or ["every machine failed on other runs"])[
-                    -1
-                ]
+                reasons = ["every machine failed on other runs"]
+                reasons += [f"{reason} (on {name})" for name, reason in cell.failures.items()]
+                self.failed[str(cell.key)] = reasons[-1]
 
     def _again(self, started: Started, what: str) -> None:
         """Put a cell back, first in the queue, unless it was lost too often."""

@@ -75,7 +75,7 @@ class Writing:
                 from dopsd.pipeline.keeping import finish_removals
 
                 finish_removals(lambda words: self._run_dvc(lock, words))
-            if self.name == "repro" and not {"-s", "--single-item", "--dry"} & {*self.words}:
+            if self._is_whole:
                 self._require_room()
             for words in self._parts():
                 status = status or self._run_dvc(lock, words)
@@ -84,6 +84,11 @@ class Writing:
                 if not status and not self.stopped_at:
                     self._tidy(lock)
         return status if status >= 0 else 128 - status
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether DVC is asked for all runs of the matrix."""
+        return [*self.words] in (["repro"], ["repro", "--pull"])
 
     def _require_room(self) -> None:
         if params := _params():
@@ -94,11 +99,7 @@ class Writing:
     def _parts(self) -> list[list[str]]:
         """Return DVC's commands: the one asked for, after each run by itself if few are kept."""
         words, params = [*self.words], _params()
-        if (
-            params
-            and params.checkpoints.keep != "all"
-            and words in (["repro"], ["repro", "--pull"])
-        ):
+        if self._is_whole and params and params.checkpoints.keep != "all":
             return [*([*words, f"report@{run.key.stage}"] for run in params.runs), words]
         return [words]
 

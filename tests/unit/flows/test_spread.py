@@ -160,6 +160,29 @@ def test_a_comparison_ends_when_no_machine_is_left_that_works(monkeypatch):
     assert len(work.failed) == 4
 
 
+def test_nothing_is_given_up_while_another_machine_at_work_is_away_for_a_moment(monkeypatch):
+    server = Server(monkeypatch, "a", "b")
+    work = of(server, 3)
+    work.look()
+    server.lose("b")
+    server.end("a", StateType.FAILED, "no weights")
+    work.look()
+    server.machines["b"] = replace(server.machines["b"], is_there=True)
+    server.end("b", StateType.COMPLETED)
+    work.look()
+    assert not work.failed and server.started[-1] == ("sudoku/rft/0", "b")
+
+
+def test_a_cell_that_a_person_cancelled_is_not_started_again(monkeypatch):
+    server = Server(monkeypatch, "a", "b")
+    work = of(server, 1)
+    work.look()
+    server.end("a", StateType.CANCELLED)
+    with pytest.raises(DopsdError, match=r"sudoku/rft/0: cancelled \(on a\)"):
+        work.run()
+    assert len(server.started) == 1 and not work.faults
+
+
 def test_a_machine_with_other_code_gets_nothing_and_is_named_once(monkeypatch, caplog):
     server = Server(monkeypatch, "a")
     server.machines["a"] = replace(server.machines["a"], version="old")

@@ -271,6 +271,17 @@ def test_a_pod_ends_after_what_the_flow_has_left_behind(tmp_path: Path):
     assert saved.exists()
 
 
+def test_a_signal_that_comes_before_the_flow_ends_the_flow_and_not_its_parent():
+    """The first process of a container has no default handler; such a signal would be lost."""
+    code = (
+        f"import os, sys; sys.path.insert(0, {str(BASE)!r}); import run_flow;"
+        " popen = run_flow.subprocess.Popen;"
+        " run_flow.subprocess.Popen = lambda words: (os.kill(os.getpid(), 15), popen(words))[1];"
+        " sys.exit(run_flow.main(['sleep', '600']))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 128 + 15
+
+
 def test_a_pod_does_not_wait_forever():
     left_behind = "sleep 600 & echo $!; exit 3"
     script = (

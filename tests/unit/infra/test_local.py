@@ -24,6 +24,8 @@ import processes
 import runs
 import services
 
+from dopsd.tracking.client import local_address
+
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
@@ -186,3 +188,12 @@ def test_a_lost_run_is_reported_and_a_living_one_is_not(monkeypatch):
         f"http://here/api/flow_runs/{name}/set_state" for name in ("lost", "forgotten")
     ]
     assert told[0][1]["state"]["type"] == "CRASHED"
+
+
+def test_commands_find_the_server_that_this_folder_started_or_joined(workspace, monkeypatch):
+    monkeypatch.setattr("dopsd.tracking.client.SERVICES", workspace / "services.json")
+    assert local_address("prefect") == ""
+    processes.write_state({"prefect": {"port": 4300, "host": "10.0.0.1"}})
+    assert local_address("prefect") == "http://10.0.0.1:4300"
+    processes.write_state({"worker": {"port": 0, "prefect": "http://far:4200"}})
+    assert local_address("prefect") == "http://far:4200" and local_address("mlflow") == ""
