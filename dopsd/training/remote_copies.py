@@ -1,132 +1,40 @@
-"""Copy checkpoints to another place while training goes on, and continue from them elsewhere.
-
-A copy is REMOTE/<run's folder>/step-<update>.<digest>/. Its digests.json is written last, so that
-one that was cut off is never taken for a whole one. The digest in the name keeps two machines that
-save the same update from mixing their files. As on disk, only the newest copies can be resumed.
-"""
+"""Copy checkpoints to another place while training goes on, and continue from them elsewhere."""
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError
 from dopsd.core.files import write_json
-from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log
-from dopsd.models.adapter_files import DIGESTS, read_digests
 from dopsd.training import checkpoint
-from dopsd.training.checkpoint import KEPT_RESUMABLE, RESUMED, update_of
+from dopsd.training.checkpoint import update_of
+from dopsd.training.remote_place import KEY, Place, update_of_copy
 from dopsd.training.resuming import RECORD, record_of, steps_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-KEY = "checkpoints.remote"
 ENDING = 900.0  # seconds that a run waits at its end for the last copies
-COPY = re.compile(r"step-(\d{6})\.[0-9a-f]{12}")
-
-
-class Place:
-    """The folder of one run in `checkpoints.remote`.
-
-    Args:
-        remote: a folder or any address that fsspec knows, such as s3://bucket/path.
-        run: name of the run's folder in work/.
-
-    Raises:
-        DopsdError: if the address is unknown, or needs a package that is not installed.
-    """
-
-    def __init__(self, remote: str, run: str) -> None:
-        from fsspec.core import url_to_fs
-
-        try:
-            self.fs, root = url_to_fs(remote)
-        except ImportError as error:
-            raise DopsdError(f"{KEY}: {remote}: {error}", code=Code.PACKAGE_MISSING) from None
-        except ValueError as error:
-            raise DopsdError(f"{KEY}: {remote}: {error}", code=Code.WRONG_VALUE) from None
-        self.remote, self.path = remote, f"{root.rstrip('/')}/{run}"
-
-    def copies(self) -> list[str]:
-        """Return the names of all whole copies, oldest first."""
-        self.fs.invalidate_cache()
-        if not self.fs.isdir(self.path):
-            return []
-        paths = [path.rstrip("/") for path in self.fs.ls(self.path, detail=False)]
-        names = sorted(path.rpartition("/")[2] for path in paths)
-        return [
-            n for n in names if COPY.fullmatch(n) and self.fs.exists(f"{self.path}/{n}/{DIGESTS}")
-        ]
-
-    def put(self, step: Path) -> None:
-        """Copy a checkpoint, its digests last, and the run's record.
-
-        Files that only resuming needs may be gone by now, since a newer checkpoint has them.
-        """
-        name = f"{step.name}.{sha256(step / DIGESTS)[:12]}"
-        target, done = f"{self.path}/{name}", self.copies()
-        self.fs.makedirs(self.path, exist_ok=True)
-        self.fs.put_file(str(step.parent / RECORD), f"{self.path}/{RECORD}")
-        if name not in done:
-            self.fs.makedirs(target, exist_ok=True)
-            for file in read_digests(step):
-                if (step / file).is_file() or not file.startswith(RESUMED):
-                    self.fs.put_file(str(step / file), f"{target}/{file}")
-            self.fs.put_file(str(step / DIGESTS), f"{target}/{DIGESTS}")
-        updates = sorted({update_of_copy(copy) for copy in {*done, name}})
-        for copy in done:
-            if update_of_copy(copy) not in updates[-KEPT_RESUMABLE:]:
-                self._forget_resuming(f"{self.path}/{copy}")
-
-    def _forget_resuming(self, folder: str) -> None:
-        for path in self.fs.ls(folder, detail=False):
-            if path.rpartition("/")[2].startswith(RESUMED):
-                self.fs.rm_file(path)
-
-    def record(self) -> dict[str, Any]:
-        """Return the run's record (run.json); empty if there is none."""
-        path = f"{self.path}/{RECORD}"
-        return json.loads(self.fs.cat_file(path)) if self.fs.exists(path) else {}
-
-    def get(self, copy: str, step: Path) -> bool:
-        """Fetch a copy as the checkpoint folder `step`; return whether it is intact."""
-        tmp = step.with_name(f"{step.name}.tmp")
-        shutil.rmtree(tmp, ignore_errors=True)
-        tmp.mkdir(parents=True)
-        for path in self.fs.ls(f"{self.path}/{copy}", detail=False):
-            self.fs.get_file(path, str(tmp / path.rpartition("/")[2]))
-        if checkpoint.fault(tmp):
-            shutil.rmtree(tmp)
-            return False
-        tmp.rename(step)
-        return True
-
-
-def update_of_copy(name: str) -> int:
-    """Return the update of a copy, from its name."""
-    found = COPY.fullmatch(name)
-    return int(found[1]) if found else 0
+FAILURES = 2  # in a row, after which a place is left alone until the next checkpoint
 
 
 class RemoteCopies:
     """Copies checkpoints in the background; the newest first, since it is the one to resume from.
 
-    A failure is logged, and tried again with the next checkpoint and at the end. Training never
-    fails with it. Leaving the context waits for the copies that are still to be made.
+    A failure is logged, and tried again with the next checkpoint and once at the end. Training
+    never fails with it. Leaving the context waits for the copies that are still to be made.
     """
 
     def __init__(self, remote: str | None, scratch: Path) -> None:
         self.place = Place(remote, scratch.name) if remote else None
         self.waiting: list[Path] = []
-        self.change, self.is_ending = threading.Condition(), False
+        self.change, self.is_new, self.is_ending = threading.Condition(), False, False
+        self.warned = ""
         self.thread = threading.Thread(target=self._work, args=(self.place,), daemon=True)
 
     def __enter__(self) -> Self:
@@ -152,30 +60,48 @@ class RemoteCopies:
         if self.place:
             with self.change:
                 self.waiting.append(step)
+                self.is_new = True
                 self.change.notify()
 
     def _work(self, place: Place) -> None:
-        failed: list[Path] = []
-        warned = ""
         while True:
             with self.change:
-                while not self.waiting and not self.is_ending:
+                while not self.is_new and not self.is_ending:
                     self.change.wait()
-                if not self.waiting and (not failed or self.is_ending):
-                    return
-                self.waiting, failed = [*failed, *self.waiting], []
-                step = max(self.waiting, key=update_of)
-                self.waiting.remove(step)
+                is_last, self.is_new = self.is_ending, False
+            self._copy_waiting(place)
+            if is_last:
+                return
+
+    def _copy_waiting(self, place: Place) -> None:
+        """Try each waiting checkpoint once, unless the place seems to be out of order."""
+        tried: set[Path] = set()
+        failures = 0
+        while failures < FAILURES:
+            with self.change:
+                self.waiting = [step for step in self.waiting if step.is_dir()]
+                left = {*self.waiting} - tried
+            if not left:
+                return
+            step = max(left, key=update_of)
+            tried.add(step)
             try:
                 place.put(step)
             except Exception as error:  # whatever a store does: the checkpoint on disk is safe
-                failed.append(step)
-                if (reason := one_line(error)) != warned:
-                    log(
-                        f"train: {KEY}: {step.name} was not copied to {place.remote} ({reason}); it"
-                        " is safe on this disk, and is copied once the next checkpoint is saved"
-                    )
-                warned = reason
+                failures += 1
+                self._say(step, place, one_line(error))
+            else:
+                failures = 0
+                with self.change:
+                    self.waiting.remove(step)
+
+    def _say(self, step: Path, place: Place, reason: str) -> None:
+        if reason != self.warned:
+            log(
+                f"train: {KEY}: {step.name} was not copied to {place.remote} ({reason}); it is safe"
+                " on this disk, and is copied once the next checkpoint is saved"
+            )
+        self.warned = reason
 
 
 def one_line(error: Exception) -> str:
@@ -217,6 +143,9 @@ def fetch(remote: str | None, scratch: Path) -> None:
         if not copies or update_of_copy(copies[-1]) <= max(here, default=0):
             return
         record, own = place.record(), record_of(scratch)
+        if not record:
+            log(f"train: {place.path}: {RECORD} is missing or damaged; its copies are not used")
+            return
         if own and own["history"] != record.get("history"):
             log(f"train: {place.path}: of other code than {scratch}; not fetched")
             return

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ from conftest import write_params
 from toy_runs import adapter_digests, die_at, train
 
 from dopsd.core.fingerprint import sha256
-from dopsd.training.remote_copies import Place, RemoteCopies
+from dopsd.training.remote_copies import RemoteCopies
+from dopsd.training.remote_place import Place
 
 SETTINGS = {"train__updates": 6, "train__checkpoint_every": 2}
 
@@ -114,6 +117,76 @@ def test_a_place_that_cannot_be_written_does_not_stop_training(
     assert copies(remote).keys() == {"step-000002", "step-000004", "step-000006"}
 
 
+def test_a_place_that_is_out_of_order_is_asked_seldom_and_gets_all_once_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    steps = steps_in(tmp_path, 2, 4, 6)
+    tries: list[str] = []
+    is_down, asked = True, threading.Semaphore(0)
+
+    def put(self: Place, step: Path) -> None:
+        tries.append(step.name[-1])
+        asked.release()
+        if is_down:
+            raise OSError("no route to host")
+
+    monkeypatch.setattr(Place, "put", put)
+    with RemoteCopies(str(tmp_path / "remote"), tmp_path / "train-x") as queue:
+        for step in steps:
+            queue.add(step)
+            asked.acquire(timeout=60)
+        time.sleep(0.3)  # nothing new: nothing to try
+        assert len(tries) <= 2 * len(steps)
+        is_down = False
+        tries.clear()
+    assert tries == ["6", "4", "2"] and not queue.waiting
+
+
+def test_a_run_ends_although_its_place_stays_out_of_order(
+    remote: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tries: list[str] = []
+
+    def put(self: Place, step: Path) -> None:
+        tries.append(step.name)
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(Place, "put", put)
+    assert train() == 0
+    assert len(tries) <= 2 * 4  # at each of three checkpoints, and at the end
+
+
+def test_a_damaged_checkpoint_on_disk_is_replaced_by_its_copy(
+    remote: Path,
+    whole: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture,
+):
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        die_at(patch, 5)
+        train()
+    (newest,) = Path("work").glob("train-*/step-000004")
+    (newest / "trainer.safetensors").write_bytes(b"half")
+    assert train() == 0
+    assert "continuing after update 4" in capfd.readouterr().err
+    assert adapter_digests() == whole
+
+
+def test_copies_whose_record_is_damaged_are_named_and_not_used(
+    remote: Path,
+    whole: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture,
+):
+    killed_and_moved(monkeypatch, 5)
+    (record,) = remote.glob("train-*/run.json")
+    text = record.read_text()
+    record.write_text(text[: len(text) // 2])
+    assert train() == 0
+    assert "run.json is missing or damaged; its copies are not used" in capfd.readouterr().err
+    assert adapter_digests() == whole and record.read_text().endswith("}\n")
+
+
 def test_a_place_that_cannot_be_read_stops_the_run(
     project: Path, tmp_path: Path, capfd: pytest.CaptureFixture
 ):
@@ -137,15 +210,34 @@ def test_a_copy_of_other_code_is_left_alone(
     assert "of other code" in capfd.readouterr().err
 
 
+def steps_in(folder: Path, *updates: int) -> list[Path]:
+    """Make folders of checkpoints, without content."""
+    steps = [folder / f"step-{update:06d}" for update in updates]
+    for step in steps:
+        step.mkdir()
+    return steps
+
+
 def test_the_newest_checkpoint_is_copied_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     order: list[str] = []
     monkeypatch.setattr(Place, "put", lambda self, step: order.append(step.name))
     queue = RemoteCopies(str(tmp_path / "remote"), tmp_path / "train-x")
-    for update in (2, 4, 6):
-        queue.add(tmp_path / f"step-{update:06d}")
+    for step in steps_in(tmp_path, 2, 4, 6):
+        queue.add(step)
     with queue:
         pass
     assert order == ["step-000006", "step-000004", "step-000002"]
+
+
+def test_a_checkpoint_that_was_removed_meanwhile_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Place, "put", lambda self, step: (step / "digests.json").read_text())
+    queue = RemoteCopies(str(tmp_path / "remote"), tmp_path / "train-x")
+    queue.add(tmp_path / "step-000002")
+    with queue:
+        pass
+    assert not queue.waiting and not queue.warned
 
 
 def test_an_unknown_protocol_is_refused_by_name(project: Path, capfd: pytest.CaptureFixture):
