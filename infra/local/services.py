@@ -128,15 +128,9 @@ def up(host: str, prefect: int | None, mlflow: int | None) -> None:
     env = environment(host, prefect, mlflow)
     server, tracking, worker = services(host, prefect, mlflow)
     check_ports([server, tracking], state)
-    # a worker that lost its server no longer learns of cancellations
-    if "prefect" not in state and "worker" in state:
-        if here(FLOW):
-            sys.stdout.write(
-                "the server was away: the run in progress cannot be cancelled in the UI;"
-                " `make down` stops the run\n"
-            )
-        else:
-            end(int(state["worker"]["pid"]), state.pop("worker")["started"])
+    # a worker that lost its server no longer learns of cancellations; a flow asks by itself
+    if "prefect" not in state and "worker" in state and not here(FLOW):
+        end(int(state["worker"]["pid"]), state.pop("worker")["started"])
     start(server, env, state)
     start(tracking, env, state)
     wait_until_healthy(server, state)
