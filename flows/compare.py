@@ -6,6 +6,7 @@ Where machines joined this server, they train the runs, and this workspace colle
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,17 +21,21 @@ from pydantic import Field
 
 from dopsd.config import params_file, profiles
 from dopsd.config.loading import checked, load_params
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
 from dopsd.core.fingerprint import checkout_digest
 from dopsd.core.paths import RunKey
 from dopsd.pipeline.run_request import PARAMS, RunRequest, check
+from dopsd.training.origin import ALLOWANCE
 from flows import stages
 from flows.artifacts import SERVER_ERRORS
+from flows.comparison_cells import Cell
 from flows.failures import failed
 from flows.machines import machines
 from flows.overrides import Overrides
 from flows.running import DOPSD, begin, run, stop_all
 from flows.settings import Hardware, Method, OtherCode, Preset, Profile, run_keys
-from flows.spread import Cell, Spread
+from flows.spread import Spread
 from flows.train import train
 
 TABLE = Path("reports/compare/comparison.md")
@@ -60,7 +65,7 @@ def compare(
         max_updates: Number of updates of every method (train.updates). Empty: that of the profile.
         overrides: Other keys of params.yaml by full name, with their values, for all profiles.
         allow_retrain: Train the embedded base again if it does not match these settings or their
-            data. Off: the run stops.
+            data. Off: the run stops. Not where machines joined.
         other_code: For runs that other code began: stop with a message, continue them, or start
             them anew.
     """
@@ -104,16 +109,26 @@ def elsewhere(
     """Train all runs on the machines that joined, collect the results, and return their names.
 
     Raises:
-        DopsdError: if settings are wrong, or runs failed.
+        DopsdError: if settings are wrong, results could not come back, or runs failed.
     """
+    if how["allow_retrain"]:
+        raise DopsdError(
+            "allow_retrain: runs on other machines need the same base in every clone; train it here"
+            f" (`{ALLOWANCE}=1 dopsd repro pretrain`), commit base/ and dvc.lock, and pull them"
+            " there",
+            code=Code.OPTIONS,
+        )
+    stages.require_remote()
     requests = [portable(request) for request in requests]
-    keys = [run_keys(check(request, can_retrain=how["allow_retrain"])) for request in requests]
+    keys = [run_keys(check(request)) for request in requests]
+    code = checkout_digest(Path.cwd())
+    shared = how | {"share": True, "code": code}
     cells = [
-        Cell(run_key, cell_of(request, run_key).parameters | how | {"share": True})
+        Cell(run_key, json.loads(json.dumps(cell_of(request, run_key).parameters | shared)))
         for request, own_keys in zip(requests, keys, strict=True)
         for run_key in own_keys
     ]
-    spread = Spread(client, cells, checkout_digest(Path.cwd()), get_run_logger())
+    spread = Spread(client, cells, code, get_run_logger())
     spread.run(lambda: show_machines(spread))
     begin(get_run_logger())
     names: list[str] = []

@@ -14,6 +14,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterState,
     FlowRunFilterStateType,
+    FlowRunFilterTags,
     WorkPoolFilter,
     WorkPoolFilterName,
 )
@@ -29,6 +30,7 @@ UNFINISHED = [
     StateType.PAUSED,
     StateType.CANCELLING,
 ]
+TAG = "cell"  # of the runs that a comparison starts
 LIMIT = 200  # answers of one request to Prefect's server
 
 
@@ -79,12 +81,43 @@ def is_busy(client: SyncPrefectClient, machine: Machine) -> bool:
     return bool(runs)
 
 
+@dataclass(frozen=True)
+class UnfinishedRun:
+    """A run that a comparison started and that has not ended."""
+
+    id: UUID
+    name: str
+    machine: str
+    parameters: dict[str, Any]
+
+
+def unfinished(client: SyncPrefectClient) -> list[UnfinishedRun]:
+    """Return the runs of comparisons that have neither ended nor been asked to."""
+    wanted = [state for state in UNFINISHED if state is not StateType.CANCELLING]
+    runs = client.read_flow_runs(
+        flow_run_filter=FlowRunFilter(
+            state=FlowRunFilterState(type=FlowRunFilterStateType(any_=wanted)),
+            tags=FlowRunFilterTags(all_=[TAG]),
+        ),
+        limit=LIMIT,
+    )
+    return [
+        UnfinishedRun(
+            run.id,
+            run.name,
+            (run.work_pool_name or "").removeprefix(PREFIX),
+            run.parameters,
+        )
+        for run in runs
+    ]
+
+
 def start(
     client: SyncPrefectClient, machine: Machine, parameters: dict[str, Any], name: str
 ) -> FlowRun:
     """Start a run on a machine."""
     return client.create_flow_run_from_deployment(
-        machine.deployment, parameters=parameters, name=name, tags=["dopsd", "cell"]
+        machine.deployment, parameters=parameters, name=name, tags=["dopsd", TAG]
     )
 
 

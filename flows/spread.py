@@ -10,8 +10,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
@@ -19,9 +17,10 @@ from prefect.client.schemas.objects import StateType
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.core.paths import RunKey
 from flows import server
-from flows.machines import Machine, is_busy, machines, start, stop
+from flows.comparison_cells import Cell, Started
+from flows.machines import Machine, is_busy, machines, start, stop, unfinished
+from flows.standing import Standing
 
 LOOK_EVERY = 3.0  # seconds
 WARN_EVERY = 300.0  # seconds
@@ -29,35 +28,8 @@ WARN_EVERY = 300.0  # seconds
 # when it was stopped for longer
 AWAY = 60.0
 ATTEMPTS = 4  # of a cell that was lost with its machine
-FAULTS = 2  # failures in a row after which a machine gets no more cells, and machines for a cell
 ENDED = (StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED)
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
-
-
-@dataclass
-class Cell:
-    """One run of the comparison.
-
-    Args:
-        key: Task, method and seed.
-        parameters: Parameters of a machine's training flow.
-        attempts: How often it was started.
-        failures: Reason by machine on which it failed.
-    """
-
-    key: RunKey
-    parameters: dict[str, Any]
-    attempts: int = 0
-    failures: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Started:
-    """A cell on a machine."""
-
-    cell: Cell
-    machine: str
-    run_id: UUID
 
 
 class Spread:
@@ -78,7 +50,7 @@ class Spread:
         self.working: dict[str, Started] = {}
         self.done: dict[str, str] = {}  # machine by cell
         self.failed: dict[str, str] = {}  # reason by cell
-        self.faults: dict[str, int] = {}  # failures in a row by machine
+        self.standing = Standing()
         self.away: dict[str, float] = {}  # by machine at work: since when it is away
         self.told: set[str] = set()
         self.idle_since = time.monotonic()
@@ -110,19 +82,47 @@ class Spread:
         """Note what ended, and start cells on free machines; return whether anything changed."""
         there = {machine.name: machine for machine in machines(self.client)}
         before = (len(self.waiting), len(self.working), len(self.done))
+        self._adopt()
         for started in [*self.working.values()]:
             self._follow(started, there.get(started.machine))
+        able = {
+            machine.name
+            for machine in there.values()
+            if machine.version == self.version
+            and (machine.is_there or machine.name in self.working)
+        }
+        self._give_up(able)
         for machine in there.values():
-            cell = next((c for c in self.waiting if machine.name not in c.failures), None)
-            if cell and self._is_free(machine):
-                self.waiting.remove(cell)
+            if self._is_free(machine, able) and (cell := self._next(machine.name, able)):
                 self._start(cell, machine)
-        self._give_up([machine for machine in there.values() if machine.version == self.version])
         self._say_if_nobody_works()
         return (len(self.waiting), len(self.working), len(self.done)) != before
 
-    def _is_free(self, machine: Machine) -> bool:
-        if not machine.is_there or machine.name in self.working:
+    def _adopt(self) -> None:
+        """Follow runs that a killed comparison, or a lost answer of the server, left unfollowed.
+
+        One that is none of these cells, or no longer wanted, is stopped.
+        """
+        known = {started.run_id for started in self.working.values()}
+        for run in unfinished(self.client):
+            if run.id in known:
+                continue
+            cell = next(
+                (
+                    c
+                    for c in self.waiting
+                    if (str(c.key), c.parameters) == (run.name, run.parameters)
+                ),
+                None,
+            )
+            if cell is None or run.machine in self.working:
+                stop(self.client, run.id, "no comparison waits for this run")
+                continue
+            self._note(cell, run.machine, run.id)
+            self.log.info("%s: is at work on %s already", cell.key, run.machine)
+
+    def _is_free(self, machine: Machine, able: set[str]) -> bool:
+        if not machine.is_there or machine.name in self.working or not self.waiting:
             return False
         if machine.version != self.version:
             self._tell(
@@ -131,67 +131,79 @@ class Spread:
                 " `make up SERVER=...`"
             )
             return False
-        if self.faults.get(machine.name, 0) >= FAULTS:
+        if not self.standing.is_fit(machine.name, able):
             self._tell(
-                f"{machine.name} failed {FAULTS} times in a row and gets no more runs; repair it,"
-                " and start the comparison again, which keeps what is done"
+                f"{machine.name} failed several times in a row and gets no more runs while others"
+                " work; repair it, and start the comparison again, which keeps what is done"
             )
             return False
         return not is_busy(self.client, machine)
 
+    def _next(self, name: str, able: set[str]) -> Cell | None:
+        """Return the next cell for a machine; one that failed waits for a machine that did not."""
+        for cell in self.waiting:
+            if name in cell.failures:
+                continue
+            if cell.failures and self.standing.has_better(name, able - cell.failures.keys()):
+                continue
+            return cell
+        return None
+
     def _start(self, cell: Cell, machine: Machine) -> None:
-        cell.attempts += 1
         run = start(self.client, machine, cell.parameters, f"{cell.key}")
-        self.working[machine.name] = Started(cell, machine.name, run.id)
+        self._note(cell, machine.name, run.id)
         self.log.info("%s: started on %s", cell.key, machine.name)
+
+    def _note(self, cell: Cell, machine: str, run_id: UUID) -> None:
+        self.waiting.remove(cell)
+        cell.attempts += 1
+        self.working[machine] = Started(cell, machine, run_id)
 
     def _follow(self, started: Started, machine: Machine | None) -> None:
         state = self.client.read_flow_run(started.run_id).state
-        kind, cell = state.type if state else StateType.CRASHED, started.cell
+        kind, cell, name = state.type if state else StateType.CRASHED, started.cell, started.machine
+        is_there = machine is not None and machine.is_there
         if kind not in ENDED:
-            if machine and machine.is_there:
-                self.away.pop(started.machine, None)
+            if is_there:
+                self.away.pop(name, None)
             elif machine and machine.is_stopped:
                 stop(self.client, started.run_id, "the machine was stopped; another one continues")
                 self._again(started, "was stopped")
-            elif time.monotonic() - self.away.setdefault(started.machine, time.monotonic()) > AWAY:
+            elif time.monotonic() - self.away.setdefault(name, time.monotonic()) > AWAY:
                 stop(self.client, started.run_id, "the machine was lost; another one continues")
                 self._again(started, "does not answer any more")
             return
-        del self.working[started.machine]
-        self.away.pop(started.machine, None)
-        if kind is StateType.COMPLETED:
-            self.done[str(cell.key)] = started.machine
-            self.faults[started.machine] = 0
-            self.log.info(
-                "%s: done on %s (%d of %d)", cell.key, started.machine, len(self.done), self.total
-            )
-        elif kind is StateType.CANCELLED:
-            self.failed[str(cell.key)] = f"cancelled (on {started.machine})"
-        elif kind is StateType.CRASHED:
-            self.working[started.machine] = started
+        if kind is StateType.CRASHED:
+            if is_there:
+                self.standing.count(name)
             self._again(started, "lost the run")
+            return
+        del self.working[name]
+        self.away.pop(name, None)
+        if kind is StateType.COMPLETED:
+            self.done[str(cell.key)] = name
+            self.standing.clear(name)
+            self.log.info("%s: done on %s (%d of %d)", cell.key, name, len(self.done), self.total)
+        elif kind is StateType.CANCELLED:
+            self.failed[str(cell.key)] = f"cancelled (on {name})"
         else:
             reason = (state.message if state else "") or kind.value.lower()
-            cell.failures[started.machine] = reason
-            self.faults[started.machine] = self.faults.get(started.machine, 0) + 1
-            self.log.error("%s: %s: %s", cell.key, started.machine, reason)
+            cell.failures[name] = reason
+            self.standing.count(name)
+            self.log.error("%s: %s: %s", cell.key, name, reason)
             self.waiting.appendleft(cell)
 
-    def _give_up(self, able: list[Machine]) -> None:
-        """Give up cells that failed on enough machines, or that no machine is left for.
-
-        Args:
-            able: Machines with this code; those at work count even while they are away.
-        """
-        there = {m.name for m in able if m.is_there or m.name in self.working}
-        fit = {name for name in there if self.faults.get(name, 0) < FAULTS}
+    def _give_up(self, able: set[str]) -> None:
+        """Give up cells that failed on two machines, or on all that are there."""
+        fit = {name for name in able if self.standing.is_fit(name, able)}
         for cell in [*self.waiting]:
-            if len(cell.failures) >= FAULTS or (there and fit <= cell.failures.keys()):
-                self.waiting.remove(cell)
-                reasons = ["every machine failed on other runs"]
-                reasons += [f"{reason} (on {name})" for name, reason in cell.failures.items()]
-                self.failed[str(cell.key)] = reasons[-1]
+            if len(cell.failures) > 1:  # not the machines' fault
+                self.standing.forgive(cell.failures)
+            elif not fit or not fit <= cell.failures.keys():
+                continue
+            self.waiting.remove(cell)
+            name, reason = [*cell.failures.items()][-1]
+            self.failed[str(cell.key)] = f"{reason} (on {name})"
 
     def _again(self, started: Started, what: str) -> None:
         """Put a cell back, first in the queue, unless it was lost too often."""

@@ -6,6 +6,7 @@ import json
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypedDict
 
 from prefect import get_run_logger, task
@@ -20,6 +21,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.paths import PUBLISHED, RunKey
 from dopsd.pipeline import run_request
 from dopsd.pipeline.disk_model import require_room
+from dopsd.pipeline.dvc_remote import remote_problem
 from dopsd.pipeline.run_request import RunRequest
 from dopsd.pipeline.writer_lock import WriterLock
 from flows.artifacts import SERVER_ERRORS, ProgressBar, show_checkpoints, show_result
@@ -165,18 +167,13 @@ def report(run_key: RunKey, after: object) -> Done:
 
 
 def require_remote() -> None:
-    """Check that DVC has a default remote.
+    """Check that DVC has a default remote that shares results.
 
     Raises:
-        DopsdError: if there is none.
+        DopsdError: if it has none.
     """
-    process = subprocess.run([*DVC, "config", "core.remote"], capture_output=True, check=False)
-    if not process.stdout.strip():
-        raise DopsdError(
-            "share: DVC has no default remote in this workspace; run `dvc remote add --local"
-            " --default store ADDRESS`",
-            code=Code.NOT_READY,
-        )
+    if why := remote_problem(Path.cwd()):
+        raise DopsdError(why, code=Code.NOT_READY)
 
 
 @task(name="share", task_run_name="share", **RETRIED)

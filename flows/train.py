@@ -19,6 +19,7 @@ from pydantic import Field
 from dopsd.config.loading import load_params
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
+from dopsd.core.fingerprint import checkout_digest
 from dopsd.core.paths import RunKey
 from dopsd.pipeline.run_request import RunRequest
 from dopsd.training.origin import ALLOWANCE
@@ -48,6 +49,7 @@ def train(
     allow_retrain: bool = False,
     other_code: OtherCode = "stop",
     share: bool = False,
+    code: str | None = None,
 ) -> list[str] | State[None]:
     """Post-train a diffusion language model by on-policy self-distillation, and measure the gain.
 
@@ -74,6 +76,8 @@ def train(
             anew.
         share: Send the results to DVC's remote instead of publishing them, and take from there what
             other machines have made. The flow dopsd-compare sets it.
+        code: Digest of the code that must be here; other code fails the run. The flow dopsd-compare
+            sets it.
     """
     request = RunRequest(
         profile, preset, hardware, task, methods, seeds, max_updates, overrides or {}
@@ -81,12 +85,28 @@ def train(
     begin(get_run_logger())
     (stages.is_sharing.set if share else stages.is_sharing.clear)()
     try:
+        require_code(code)
         return run_stages(request, evaluate_while_training, allow_retrain, other_code)
     except BaseException as error:
         stop_all()
         return failed(error)
     finally:
         stages.is_sharing.clear()
+
+
+def require_code(digest: str | None) -> None:
+    """Check that this workspace has the code that a comparison runs.
+
+    Raises:
+        DopsdError: if it has other code, which a worker's start alone would not show.
+    """
+    if digest and (own := checkout_digest(Path.cwd())) != digest:
+        raise DopsdError(
+            f"code: this machine has other code ({own}, the comparison {digest}) than when it"
+            " joined; here: `git checkout params.yaml dvc.lock`, `git pull`, `make down`,"
+            " `make up SERVER=...`",
+            code=Code.NOT_READY,
+        )
 
 
 def run_stages(

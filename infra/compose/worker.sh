@@ -13,6 +13,7 @@ prefect --no-prompt deploy --all
 python infra/local/services.py make-automation # it flags runs without updates
 python infra/local/services.py resume # the stop of the last worker paused the pool
 python infra/local/services.py report-lost-runs # those of a killed container
+python infra/local/services.py retry-stopped # those that the stop of the last worker ended
 
 # A shell starts background commands with SIGINT ignored, and Prefect's worker answers SIGTERM by sending itself SIGINT.
 env --default-signal=INT prefect worker start --pool dopsd --type process --with-healthcheck 9>&- &

@@ -8,16 +8,15 @@ revision=${DOPSD_REVISION:-main}
 
 mkdir -p "$DOPSD_WORKSPACE/work"
 cd "$DOPSD_WORKSPACE"
-if [ ! -d .git ]; then
-    git init --quiet # not clone, which needs an empty folder: work/ already holds the locks
-    git remote add origin "$DOPSD_REPOSITORY"
-fi
 echo "waiting for commands of an earlier run that still save here"
 trap 'kill "$!" || true; exit 143' TERM # as a container's first process, a shell would not hear of it
 flock work/guard.lock true & # flows/guard.py holds it
 wait "$!"
 trap - TERM
-git remote set-url origin "$DOPSD_REPOSITORY"
+[ ! -d .git ] || find .git -name '*.lock' -delete # of a checkout that was killed
+git init --quiet # not clone, which needs an empty folder: work/ already holds the locks
+git config remote.origin.url "$DOPSD_REPOSITORY"
+git config remote.origin.fetch "+refs/heads/*:refs/remotes/origin/*"
 git fetch --quiet --tags --force origin
 git checkout --quiet --force --detach "$(git rev-parse --verify --quiet "origin/$revision" || git rev-parse --verify "$revision^{commit}")"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runs import call
+from runs import ask_prefect
 
 NAME = "dopsd run stalled"
 AUTOMATION: dict[str, Any] = {
@@ -31,5 +31,5 @@ AUTOMATION: dict[str, Any] = {
 
 def make_automation(api: str) -> None:
     """Create the automation if the server lacks it; one that a person changed stays as it is."""
-    if not call(f"{api}/automations/filter", {"automations": {"name": {"any_": [NAME]}}}):
-        call(f"{api}/automations/", AUTOMATION)
+    if not ask_prefect(f"{api}/automations/filter", {"automations": {"name": {"any_": [NAME]}}}):
+        ask_prefect(f"{api}/automations/", AUTOMATION)

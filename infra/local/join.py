@@ -11,7 +11,9 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from processes import (
@@ -27,9 +29,12 @@ from processes import (
     start,
     write_env,
 )
-from runs import pause, report_lost_runs
+from runs import ask_prefect, pause, report_lost_runs
 
 from dopsd.core.fingerprint import checkout_digest
+from dopsd.pipeline.dvc_remote import remote_problem
+
+OWNER = f"{socket.gethostname()}:{ROOT}"  # of this workspace's work pool, in its description
 
 
 def default_name() -> str:
@@ -47,8 +52,14 @@ def check(server: str, mlflow: str, name: str, state: State) -> None:
         raise Trouble(f"NAME={name}: use lowercase letters, digits and single dashes")
     if "prefect" in state:
         raise Trouble("this folder runs servers of its own; run `make down` first")
-    if "worker" in state and MACHINE.is_file() and MACHINE.read_text().strip() != name:
-        raise Trouble(f"this folder runs as {MACHINE.read_text().strip()}; run `make down` first")
+    if "worker" in state:
+        own, worker = pool().removeprefix("dopsd-"), state["worker"]
+        now = (own, worker.get("prefect"), worker.get("mlflow"))
+        if now != (name, server, mlflow):
+            raise Trouble(
+                f"this folder's worker runs as {now[0]} for SERVER={now[1]} MLFLOW={now[2]}; run"
+                " `make down` first"
+            )
     for key, url, health in (("SERVER", server, "/api/health"), ("MLFLOW", mlflow, "/health")):
         try:
             with urllib.request.urlopen(url + health, timeout=10):
@@ -58,17 +69,26 @@ def check(server: str, mlflow: str, name: str, state: State) -> None:
                 f"{key}={url} does not answer ({error}); is `make up` running there, and the port"
                 " open or forwarded (`ssh -N -L 4200:127.0.0.1:4200 -L 5000:127.0.0.1:5000 HOST`)?"
             ) from None
-    remote = _output(sys.executable, "-m", "dvc", "config", "core.remote")
-    if not remote:
-        raise Trouble(
-            "DVC has no default remote here, so results could not reach the other machines; run"
-            " `dvc remote add --local --default store ADDRESS` with an address that all share"
-        )
+    if why := remote_problem(ROOT):
+        raise Trouble(why)
+    check_name(f"{server}/api/work_pools/dopsd-{name}", name)
 
 
-def _output(*words: str) -> str:
-    process = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    return process.stdout.strip()
+def check_name(pool_url: str, name: str) -> None:
+    """Check that no other machine works under a name.
+
+    Raises:
+        Trouble: if a worker of another host or folder is there.
+    """
+    try:
+        owner = ask_prefect(pool_url)["description"]
+    except urllib.error.HTTPError as error:
+        if error.code == HTTPStatus.NOT_FOUND:
+            return
+        raise
+    is_there = any(w["status"] == "ONLINE" for w in ask_prefect(f"{pool_url}/workers/filter", {}))
+    if owner and owner != OWNER and is_there:
+        raise Trouble(f"NAME={name} is that of {owner}, which is at work; choose another NAME")
 
 
 def join(server: str, mlflow: str | None, name: str | None, env: dict[str, str]) -> None:
@@ -93,6 +113,7 @@ def join(server: str, mlflow: str | None, name: str | None, env: dict[str, str])
     MACHINE.write_text(f"{name}\n")
     prefect("work-pool", "create", pool(), "--type", "process", "--overwrite", env=env)
     prefect("work-pool", "set-concurrency-limit", pool(), "1", env=env)
+    ask_prefect(f"{env['PREFECT_API_URL']}/work_pools/{pool()}", {"description": OWNER}, "PATCH")
     deployed = (
         "-n",
         f"train-{name}",
@@ -105,7 +126,7 @@ def join(server: str, mlflow: str | None, name: str | None, env: dict[str, str])
     )
     prefect("deploy", "flows/train.py:train", *deployed, env=env)
     pause(env["PREFECT_API_URL"], False)
-    report_lost_runs(env["PREFECT_API_URL"])
+    report_lost_runs(env["PREFECT_API_URL"], "worker" in state)
     write_env(env)
     words = ("prefect", "worker", "start", "--pool", pool(), "--type", "process", "--name", name)
     is_new = "worker" not in state

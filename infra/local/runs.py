@@ -2,72 +2,105 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
 import socket
 import sys
 import time
+import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
 from typing import Any
 
-from processes import END, LOOK_EVERY, here, is_flow, pool
+from processes import END, LOOK_EVERY, STATE, here, is_flow, pool
 
 FLOW, GUARD = "prefect.engine", "flows/guard.py"  # in the commands of a flow run and of its stages
 CLAIM = timedelta(minutes=1)  # longest time between a worker's claim of a run and its process
+STOPPED = STATE / "stopped"  # ids of the runs that stop-runs ended
+ORPHAN = 120.0  # seconds for a flow to save and end after its worker was killed; usual are 15
 REPORT = 3.0  # seconds for the worker to report how a run ended
 
 
-def call(url: str, body: object | None = None) -> object:
-    """Return the JSON answer of a GET or, with a body, of a POST."""
+def call(
+    url: str,
+    body: object | None = None,
+    method: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Any:
+    """Return the JSON answer of a GET or, with a body, of a POST or another method."""
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(
-        urllib.request.Request(url, data, {"Content-Type": "application/json"}), timeout=10
-    ) as response:
+    sent = {"Content-Type": "application/json", **(headers or {})}
+    request = urllib.request.Request(url, data, sent, method=method)
+    with urllib.request.urlopen(request, timeout=10) as response:
         return json.loads(response.read() or b"null")
 
 
-def is_lost(run: dict[str, Any]) -> bool:
+def ask_prefect(url: str, body: object | None = None, method: str | None = None) -> Any:
+    """Call Prefect's API; its password, if it has one, is PREFECT_API_AUTH_STRING."""
+    secret = os.environ.get("PREFECT_API_AUTH_STRING", "")
+    word = base64.b64encode(secret.encode()).decode()
+    return call(url, body, method, {"Authorization": f"Basic {word}"} if secret else None)
+
+
+def is_lost(run: dict[str, Any], has_worker: bool) -> bool:
     """Tell whether a run's process is gone, or the worker that claimed the run before its start."""
     host, _, pid = str(run["infrastructure_pid"] or "").rpartition(":")
     if pid.isdigit():
         return host in ("", socket.gethostname()) and not is_flow(int(pid))
     claimed = datetime.fromisoformat(run["state"]["timestamp"])
-    return not pid and run["state_type"] == "PENDING" and datetime.now(UTC) - claimed > CLAIM
+    is_late = not has_worker or datetime.now(UTC) - claimed > CLAIM
+    return not pid and run["state_type"] == "PENDING" and is_late
 
 
-def report_lost_runs(api: str) -> None:
+def set_state(api: str, run_id: str, kind: str, message: str) -> None:
+    """Set a flow run's state, whatever it is."""
+    state = {"type": kind, "message": message}
+    ask_prefect(f"{api}/flow_runs/{run_id}/set_state", {"state": state, "force": True})
+
+
+def wait_for_orphans() -> None:
+    """Wait for flows whose worker is gone; they save and end by themselves."""
+    deadline = time.monotonic() + ORPHAN
+    if here(FLOW):
+        sys.stdout.write("waiting for a run whose worker is gone; it saves and ends\n")
+    while here(FLOW) and time.monotonic() < deadline:
+        time.sleep(LOOK_EVERY)
+
+
+def report_lost_runs(api: str, has_worker: bool = False) -> None:
     """Mark runs of this machine as crashed if no process runs them.
 
     After a killed worker or a power cut nothing else would report them.
+
+    Args:
+        api: Address of Prefect's API.
+        has_worker: Whether a worker of this workspace lives, which may be about to start a run.
     """
+    if not has_worker:
+        wait_for_orphans()
     query = {
         "flow_runs": {"state": {"type": {"any_": ["RUNNING", "PENDING", "CANCELLING"]}}},
         "work_pools": {"name": {"any_": [pool()]}},
     }
-    for run in call(f"{api}/flow_runs/filter", query):
-        if is_lost(run):
+    for run in ask_prefect(f"{api}/flow_runs/filter", query):
+        if is_lost(run, has_worker):
             message = "the process is gone; a retry continues from the last checkpoint"
-            call(
-                f"{api}/flow_runs/{run['id']}/set_state",
-                {"state": {"type": "CRASHED", "message": message}, "force": True},
-            )
+            set_state(api, run["id"], "CRASHED", message)
             sys.stdout.write(f"marked run {run['name']} as crashed: {message}\n")
 
 
 def pause(api: str, is_paused: bool) -> None:
     """Pause or resume the work pool, so that no waiting run starts while others are stopped."""
-    body = json.dumps({"is_paused": is_paused}).encode()
-    request = urllib.request.Request(
-        f"{api}/work_pools/{pool()}", body, {"Content-Type": "application/json"}, method="PATCH"
-    )
-    with (
-        suppress(OSError),
-        urllib.request.urlopen(request, timeout=10),
-    ):  # no server, or no pool yet
-        pass
+    try:
+        ask_prefect(f"{api}/work_pools/{pool()}", {"is_paused": is_paused}, "PATCH")
+    except urllib.error.HTTPError as error:
+        if error.code != HTTPStatus.NOT_FOUND:  # no pool yet
+            raise
 
 
 def end_flows(api: str | None) -> None:
@@ -77,7 +110,10 @@ def end_flows(api: str | None) -> None:
         api: Address of Prefect's API, to which the worker reports; None without a server.
     """
     if api:
-        pause(api, True)
+        try:
+            pause(api, True)
+        except OSError as error:
+            sys.stdout.write(f"could not pause {pool()} ({error}); waiting runs may start\n")
     pids = here(FLOW)
     for pid in pids:
         then = "another machine continues" if pool() != "dopsd" else "a retry continues"
@@ -92,10 +128,32 @@ def end_flows(api: str | None) -> None:
 
 
 def stop_runs(api: str) -> None:
-    """Stop runs in progress, and wait until their stages have saved.
+    """Stop runs in progress, wait until their stages have saved, and note them for `retry_stopped`.
 
     A container would end them with its first process.
     """
+    ids = [run_id for pid in here(FLOW) if (run_id := run_of(pid))]
+    STATE.mkdir(parents=True, exist_ok=True)
+    STOPPED.write_text("".join(f"{run_id}\n" for run_id in ids))
     end_flows(api)
     while here(GUARD):
         time.sleep(LOOK_EVERY)
+
+
+def run_of(pid: int) -> str:
+    """Return the id of the flow run of a process; empty if it is gone."""
+    import psutil
+
+    with suppress(psutil.Error):
+        return str(psutil.Process(pid).environ().get("PREFECT__FLOW_RUN_ID", ""))
+    return ""
+
+
+def retry_stopped(api: str) -> None:
+    """Schedule again what `stop_runs` ended; a run that was cancelled or completed stays so."""
+    for run_id in STOPPED.read_text().split() if STOPPED.is_file() else []:
+        run = ask_prefect(f"{api}/flow_runs/{run_id}")
+        if run["state_type"] == "CRASHED":
+            set_state(api, run_id, "SCHEDULED", "the worker is back; the run continues")
+            sys.stdout.write(f"run {run['name']} continues\n")
+    STOPPED.unlink(missing_ok=True)

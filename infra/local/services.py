@@ -38,7 +38,7 @@ from processes import (
     wait_until_healthy,
     write_env,
 )
-from runs import FLOW, end_flows, pause, report_lost_runs, stop_runs
+from runs import FLOW, end_flows, pause, report_lost_runs, retry_stopped, stop_runs
 
 
 def services(host: str, prefect: int, mlflow: int) -> list[Service]:
@@ -137,7 +137,7 @@ def up(host: str, prefect: int | None, mlflow: int | None) -> None:
     deploy(env)
     make_automation(f"{server.url}/api")
     pause(f"{server.url}/api", False)
-    report_lost_runs(f"{server.url}/api")
+    report_lost_runs(f"{server.url}/api", "worker" in state)
     start(worker, env, state)
     wait_until_healthy(tracking, state)
     pages = "".join(f"  {name:<12} {page}\n" for name, page in experiment_pages(tracking.url))
@@ -198,8 +198,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description="Start or stop Prefect, its worker and MLflow on this machine."
     )
-    actions = ("up", "down", "stop-runs", "report-lost-runs", "resume", "make-automation")
-    parser.add_argument("action", choices=actions)
+    by_name = {
+        "stop-runs": stop_runs,
+        "retry-stopped": retry_stopped,
+        "report-lost-runs": report_lost_runs,
+        "resume": lambda api: pause(api, False),
+        "make-automation": make_automation,
+    }
+    parser.add_argument("action", choices=("up", "down", *by_name))
     parser.add_argument("--prefect-port", type=port_number, help="default: 4200")
     parser.add_argument("--mlflow-port", type=port_number, help="default: 5000")
     parser.add_argument("--host", default=HOST, help=f"where servers listen; default: {HOST}")
@@ -216,12 +222,6 @@ def main() -> int:
             api = os.environ.get(
                 "PREFECT_API_URL", f"http://{HOST}:{args.prefect_port or 4200}/api"
             )
-            by_name = {
-                "make-automation": make_automation,
-                "stop-runs": stop_runs,
-                "report-lost-runs": report_lost_runs,
-                "resume": lambda api: pause(api, False),
-            }
             down() if args.action == "down" else by_name[args.action](api)
     except (Trouble, urllib.error.URLError) as error:
         sys.stderr.write(f"{args.action}: {error}\n")

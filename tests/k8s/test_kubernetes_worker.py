@@ -113,6 +113,7 @@ def checkpoints(cluster: Cluster) -> set[Path]:
 def saved_since(cluster: Cluster, before: set[Path]) -> int:
     """The update of the only checkpoint that is new."""
     (new,) = checkpoints(cluster) - before
+    assert (new / "state.json").is_file()
     return int(new.name[5:])
 
 
@@ -229,8 +230,22 @@ def test_a_run_that_is_cancelled_while_it_waits_ends_before_training(cluster):
     assert " train: " not in job.pods[-1].text()
 
 
-def test_the_pod_of_a_deleted_job_does_not_wait_for_its_grace(cluster):
+def test_the_job_of_a_waiting_run_can_be_deleted_and_a_restarted_worker_reports_it(cluster):
     with earlier_run_saves(cluster):
-        job = waiting(cluster, submit(cluster, 5, LONG))
+        run = submit(cluster, 5, LONG)
+        job = waiting(cluster, run)
+        watches = cluster.api.watches["jobs"]
+        cluster.restart("worker")
+        until("the worker watches jobs", lambda: cluster.api.watches["jobs"] > watches)
+        assert state(cluster, run)["name"] == "InfrastructurePending" and job.pods[-1].container
         cluster.call(job.delete(is_foreground=False))
-        assert job.pods[-1].is_gone.is_set()
+        assert job.pods[-1].is_gone.is_set()  # long before the end of its grace
+        assert ended(cluster, run) == "CRASHED"
+
+
+def test_a_pod_that_dies_before_its_flow_leaves_its_log_with_the_run(cluster):
+    with earlier_run_saves(cluster):
+        run = submit(cluster, 6, LONG)
+        waiting(cluster, run).pods[-1].kill()
+        assert ended(cluster, run) == "CRASHED"
+    until("the pod's log", lambda: "an earlier run that still save" in logged(cluster, run))

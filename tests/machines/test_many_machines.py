@@ -147,6 +147,7 @@ def test_a_comparison_survives_a_killed_and_a_paused_machine(
         said, _ = comparison.communicate(timeout=LONG)
         assert comparison.returncode == 0, said
         print(f"six cells on three machines, one killed: {time.monotonic() - started:.0f} s")
+        until(lambda: not unfinished(database))
     finally:
         for each in [*machines, center]:
             subprocess.run([*SERVICES, "down"], cwd=each.folder, env=each.env, check=False)
@@ -154,11 +155,17 @@ def test_a_comparison_survives_a_killed_and_a_paused_machine(
     runs = database.sql("prefect", "SELECT name, state_type::text FROM flow_run")
     cells = sorted(name for name, state in runs if state == "COMPLETED" and name.startswith("sud"))
     assert cells == sorted(f"sudoku/{m}/{seed}" for m in METHODS for seed in SEEDS)
-    assert not [run for run in runs if run[1] in ("RUNNING", "PENDING", "SCHEDULED")]
     logs = "\n".join(text for (text,) in database.sql("prefect", "SELECT message FROM log"))
     assert "one does not answer any more; another machine continues" in logs
     assert "checkpoints of this run up to update" in logs  # from where the killed machine was
     assert (center.folder / "reports/compare/comparison.html").is_file()
+
+
+def unfinished(database: Postgres) -> list[tuple[str, str]]:
+    """Runs that have not ended; Prefect itself ends those that nobody cancels, after minutes."""
+    ended = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+    runs = database.sql("prefect", "SELECT name, state_type::text FROM flow_run")
+    return [run for run in runs if run[1] not in ended]
 
 
 def compare(center: Workspace, copies: Path) -> subprocess.Popen[str]:

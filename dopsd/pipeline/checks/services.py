@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import socket
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 PORTS = {"MLflow": 5000, "Prefect": 4200}
 HEALTH = {"MLflow": "/health", "Prefect": "/api/health"}
-POOL = "dopsd"  # as in prefect.yaml
+MACHINE = Path("work/services/machine")  # name of this machine, where it joined a server
 SOURCED = Path("work/services/env")  # written by `make up`
 HUB = "https://huggingface.co"
 TIMEOUT = 3.0  # seconds for an answer from the network
@@ -97,20 +98,22 @@ def prefect_server(_: Params) -> Iterator[Finding]:
         else f"`prefect` uses port {PORTS['Prefect']}: {advice_for('Prefect', 'PREFECT_API_URL')}"
     )
     yield Finding("prefect server", True if is_configured else None, f"{api} answers", advice)
-    online = [worker["name"] for worker in workers(api) if worker["status"] == "ONLINE"]
+    pool = f"dopsd-{MACHINE.read_text().strip()}" if MACHINE.is_file() else "dopsd"
+    online = [worker["name"] for worker in workers(api, pool) if worker["status"] == "ONLINE"]
     start = start_command("Prefect")
-    worker = start if start == "make up" else f"prefect worker start --pool {POOL}"
+    worker = start if start == "make up" else f"prefect worker start --pool {pool}"
     advice = "" if online else f"runs wait for a worker: `{worker}` starts one"
     yield Finding(
-        "prefect worker", True if online else None, f"{len(online)} online in pool {POOL}", advice
+        "prefect worker", True if online else None, f"{len(online)} online in pool {pool}", advice
     )
 
 
-def workers(api: str) -> list[dict[str, str]]:
-    """Return the workers of the pool that prefect.yaml deploys to; none if it does not exist."""
-    request = urllib.request.Request(
-        f"{api}/work_pools/{POOL}/workers/filter", b"{}", {"Content-Type": "application/json"}
-    )
+def workers(api: str, pool: str) -> list[dict[str, str]]:
+    """Return the workers of a work pool; none if it does not exist."""
+    headers = {"Content-Type": "application/json"}
+    if secret := os.environ.get("PREFECT_API_AUTH_STRING"):
+        headers["Authorization"] = f"Basic {base64.b64encode(secret.encode()).decode()}"
+    request = urllib.request.Request(f"{api}/work_pools/{pool}/workers/filter", b"{}", headers)
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
             known: list[dict[str, str]] = json.load(response)

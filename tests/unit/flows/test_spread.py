@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from uuid import UUID, uuid4
 
+import httpx
 import pytest
 from conftest import write_params
 from prefect.client.schemas.objects import StateType
@@ -14,12 +17,14 @@ from prefect.client.schemas.objects import StateType
 from dopsd.config.loading import load_params
 from dopsd.config.profiles import AS_IT_STANDS
 from dopsd.core.errors import DopsdError
+from dopsd.core.fingerprint import checkout_digest
 from dopsd.core.paths import RunKey
 from dopsd.pipeline import run_request
 from dopsd.pipeline.run_request import PARAMS, RunRequest
-from flows import compare, spread
-from flows.machines import Machine
-from flows.spread import Cell, Spread
+from flows import compare, spread, train
+from flows.comparison_cells import Cell
+from flows.machines import Machine, UnfinishedRun
+from flows.spread import Spread
 
 CODE = "abc"
 
@@ -37,6 +42,8 @@ class Server:
         monkeypatch.setattr(spread, "machines", lambda client: [*self.machines.values()])
         monkeypatch.setattr(spread, "is_busy", lambda client, machine: machine.name in self.busy)
         monkeypatch.setattr(spread, "start", self.start)
+        self.left: list[UnfinishedRun] = []  # by an earlier comparison
+        monkeypatch.setattr(spread, "unfinished", lambda client: self.left)
         monkeypatch.setattr(spread, "stop", lambda client, run_id, why: self.stopped.append(run_id))
         monkeypatch.setattr(spread, "LOOK_EVERY", 0.0)
 
@@ -149,15 +156,78 @@ def test_a_machine_that_fails_alone_does_not_eat_the_cells(monkeypatch):
     assert [machine for _, machine in server.started].count("a") == 2
 
 
-def test_a_comparison_ends_when_no_machine_is_left_that_works(monkeypatch):
-    server = Server(monkeypatch, "a")
-    work = of(server, 4)
-    for _ in range(2):
+def played(server: Server, count: int, is_broken: Callable[[str, str], StateType | None]) -> Spread:
+    """Play a comparison in which good runs take as long as three broken ones.
+
+    Args:
+        server: The server.
+        count: Number of cells.
+        is_broken: How a cell ends on a machine at once; None: well, later.
+    """
+    work = of(server, count)
+    for moment in range(40 * count):
+        if not work.waiting and not work.working:
+            return work
         work.look()
-        server.end("a", StateType.FAILED, "no weights")
-    with pytest.raises(DopsdError, match="every machine failed on other runs"):
-        work.run()
-    assert len(work.failed) == 4
+        for name, started in work.working.items():
+            bad = is_broken(str(started.cell.key), name)
+            if bad or moment % 3 == 0:
+                server.end(name, bad or StateType.COMPLETED, "broken" if bad else "")
+    raise AssertionError((work.waiting, work.working))
+
+
+def test_runs_that_fail_everywhere_take_no_machine_from_the_others(monkeypatch):
+    server = Server(monkeypatch, *"abcdefgh")
+    bad = {str(cell.key) for cell in cells(18)}
+    work = played(server, 72, lambda cell, _: StateType.FAILED if cell in bad else None)
+    assert work.failed.keys() == bad and len(work.done) == 54
+
+
+@pytest.mark.parametrize("end", [StateType.FAILED, StateType.CRASHED])
+def test_machines_on_which_all_fails_at_once_leave_the_runs_to_others(monkeypatch, end):
+    server = Server(monkeypatch, *"abcde")
+    work = played(server, 12, lambda _, machine: end if machine in "ab" else None)
+    assert not work.failed and {*work.done.values()} <= {*"cde"} and len(work.done) == 12
+    assert [machine in "ab" for _, machine in server.started].count(True) <= 4
+
+
+def test_the_only_machine_tries_all_and_names_each_reason(monkeypatch):
+    server = Server(monkeypatch, "a")
+    work = played(server, 6, lambda cell, _: StateType.FAILED if cell[-1] in "0123" else None)
+    assert work.failed == {f"sudoku/rft/{seed}": "broken (on a)" for seed in range(4)}
+    assert work.done == {"sudoku/rft/4": "a", "sudoku/rft/5": "a"}
+
+
+def test_a_run_whose_start_the_server_did_not_answer_is_started_again(monkeypatch):
+    server = Server(monkeypatch, "a")
+    work, begin = of(server, 1), server.start
+
+    def unanswered(*_: object) -> object:
+        monkeypatch.setattr(spread, "start", begin)
+        raise httpx.ReadError("gone")
+
+    monkeypatch.setattr(spread, "start", unanswered)
+    with pytest.raises(httpx.ReadError):
+        work.look()
+    work.look()
+    assert server.started == [("sudoku/rft/0", "a")]
+
+
+def test_runs_of_a_killed_comparison_are_followed_or_stopped_but_not_started_twice(monkeypatch):
+    server = Server(monkeypatch, "a", "b")
+    wanted, other = uuid4(), uuid4()
+    server.left = [
+        UnfinishedRun(wanted, "sudoku/rft/1", "b", {}),
+        UnfinishedRun(other, "sudoku/rft/0", "a", {"max_updates": 3}),
+    ]
+    server.states[wanted] = SimpleNamespace(type=StateType.RUNNING, message="")
+    work = of(server, 2)
+    work.look()
+    assert server.stopped == [other] and server.started == [("sudoku/rft/0", "a")]
+    server.left, server.runs["b"] = [], wanted
+    server.end("b", StateType.COMPLETED)
+    work.look()
+    assert work.done == {"sudoku/rft/1": "b"}
 
 
 def test_nothing_is_given_up_while_another_machine_at_work_is_away_for_a_moment(monkeypatch):
@@ -180,7 +250,7 @@ def test_a_cell_that_a_person_cancelled_is_not_started_again(monkeypatch):
     server.end("a", StateType.CANCELLED)
     with pytest.raises(DopsdError, match=r"sudoku/rft/0: cancelled \(on a\)"):
         work.run()
-    assert len(server.started) == 1 and not work.faults
+    assert len(server.started) == 1 and not work.standing.failures
 
 
 def test_a_machine_with_other_code_gets_nothing_and_is_named_once(monkeypatch, caplog):
@@ -213,3 +283,15 @@ def test_settings_as_they_stand_mean_the_same_on_another_machine(project):
     there = run_request.check(asked, can_retrain=True)
     assert there.train == mine.train and there.data == mine.data and there.method == mine.method
     assert there.matrix.methods == ["rft"]
+
+
+def test_a_base_that_a_run_would_train_is_refused_where_machines_joined(project):
+    with pytest.raises(DopsdError, match="allow_retrain: runs on other machines need the same"):
+        compare.elsewhere(None, [], {"allow_retrain": True})
+
+
+def test_a_machine_whose_code_changed_since_it_joined_refuses_the_run(project):
+    train.require_code(None)
+    train.require_code(checkout_digest(Path.cwd()))
+    with pytest.raises(DopsdError, match=r"this machine has other code \(\w+, the comparison 0"):
+        train.require_code("0123")

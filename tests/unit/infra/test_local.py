@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 import psutil
 import pytest
@@ -180,14 +181,83 @@ def test_a_lost_run_is_reported_and_a_living_one_is_not(monkeypatch):
     monkeypatch.setattr(
         runs,
         "call",
-        lambda url, body=None: known if url.endswith("/filter") else told.append((url, body)),
+        lambda url, body, *_: known if url.endswith("/filter") else told.append((url, body)),
     )
-    runs.report_lost_runs("http://here/api")
+    runs.report_lost_runs("http://here/api", has_worker=True)
     flow.kill()
     assert [url for url, _ in told] == [
         f"http://here/api/flow_runs/{name}/set_state" for name in ("lost", "forgotten")
     ]
     assert told[0][1]["state"]["type"] == "CRASHED"
+
+
+def test_what_a_dead_worker_had_claimed_is_lost_at_once_and_its_flow_may_end_first(
+    workspace, monkeypatch, capsys
+):
+    now = datetime.now(UTC).isoformat()
+    claimed = {"id": "1", "name": "claimed", "infrastructure_pid": None, "state_type": "PENDING"}
+    told = []
+
+    def call(url: str, body: object, *_: object) -> object:
+        assert flow.poll() is not None  # it reports its own end
+        is_question = url.endswith("/filter")
+        return [claimed | {"state": {"timestamp": now}}] if is_question else told.append(body)
+
+    flow = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)", "prefect.engine"])
+    monkeypatch.setattr(processes, "ROOT", Path.cwd())
+    monkeypatch.setattr(runs, "call", call)
+    runs.report_lost_runs("http://here/api")
+    assert [body["state"]["type"] for body in told] == ["CRASHED"]
+    assert "waiting for a run whose worker is gone" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("state", ["CRASHED", "COMPLETED"])
+def test_a_run_that_the_stop_of_a_worker_ended_continues_unless_it_is_done(
+    workspace, monkeypatch, state
+):
+    told = []
+
+    def call(url: str, body: object | None = None, *_: object) -> object:
+        if body is None:
+            return {"name": "otter", "state_type": state}
+        return told.append((url.rpartition("/flow_runs/")[2], body.get("state", {}).get("type")))
+
+    monkeypatch.setattr(runs, "call", call)
+    monkeypatch.setattr(runs, "STATE", workspace)
+    monkeypatch.setattr(runs, "STOPPED", workspace / "stopped")
+    flow = subprocess.Popen(
+        [*SLEEP, "prefect.engine"],
+        cwd=workspace,
+        env=os.environ | {"PREFECT__FLOW_RUN_ID": "run-1"},
+    )
+    runs.stop_runs("http://here/api")
+    assert flow.wait(60) == -signal.SIGTERM
+    told.clear()
+    runs.retry_stopped("http://here/api")
+    runs.retry_stopped("http://here/api")  # once only
+    assert told == ([("run-1/set_state", "SCHEDULED")] if state == "CRASHED" else [])
+
+
+@pytest.mark.parametrize("left", [".git/index.lock", ".git", ""])
+def test_a_workspace_is_checked_out_though_its_first_checkout_was_killed(tmp_path, left):
+    git = ("git", "-c", "user.name=test", "-c", "user.email=test@localhost")
+    origin, there = tmp_path / "an origin", tmp_path / "a workspace"
+    for words in (("init", "-q", "-b", "main"), ("commit", "-q", "--allow-empty", "-m", "one")):
+        origin.mkdir(exist_ok=True)
+        subprocess.run([*git, *words], cwd=origin, check=True)
+    if left:
+        (there / ".git").mkdir(parents=True)
+    if left.endswith("lock"):
+        subprocess.run([*git, "init", "-q"], cwd=there, check=True)
+        (there / left).write_text("")
+    env = {"DOPSD_REPOSITORY": str(origin), "DOPSD_WORKSPACE": str(there), "DOPSD_DVC_REMOTE": ""}
+    script = ROOT / "infra/compose/workspace.sh"
+    subprocess.run(["sh", str(script)], env=os.environ | env, check=True, cwd=tmp_path)
+    heads = [
+        subprocess.run([*git, "rev-parse", "HEAD"], cwd=folder, capture_output=True, check=True)
+        for folder in (origin, there)
+    ]
+    assert heads[0].stdout == heads[1].stdout
 
 
 def test_commands_find_the_server_that_this_folder_started_or_joined(workspace, monkeypatch):

@@ -1,0 +1,58 @@
+"""`make integration`: machines that join Prefect's server, which has a password here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from ports import free_port
+from workspace import Workspace
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout"),
+]
+SERVICES = (sys.executable, "infra/local/services.py")
+SECRET = {"PREFECT_SERVER_API_AUTH_STRING": "ann:p4ss", "PREFECT_API_AUTH_STRING": "ann:p4ss"}
+
+
+def refused(workspace: Workspace, *words: str) -> str:
+    """Error message of a join that must fail."""
+    command = [*SERVICES, "up", *words]
+    found = subprocess.run(
+        command, cwd=workspace.folder, env=workspace.env, capture_output=True, text=True
+    )
+    assert found.returncode == 2 and "Traceback" not in found.stderr, found.stdout + found.stderr
+    return found.stderr
+
+
+def test_a_machine_joins_with_a_password_a_store_and_a_name_of_its_own(tmp_path: Path):
+    center, one, two = (Workspace(tmp_path / name) for name in ("center", "one", "two"))
+    for each in (center, one, two):
+        each.env |= SECRET
+    prefect, mlflow = free_port(), free_port()
+    server = f"--server=http://127.0.0.1:{prefect}"
+    address = (server, f"--mlflow=http://127.0.0.1:{mlflow}", "--name=gpu")
+    try:
+        center.run(*SERVICES, "up", f"--prefect-port={prefect}", f"--mlflow-port={mlflow}")
+        assert "DVC has no default remote here" in refused(one, *address)
+        for each in (one, two):
+            each.dvc("remote", "add", "--local", "--default", "store", "https://store/dvc")
+        assert "no http address" in refused(one, *address)
+        for each in (one, two):
+            each.dvc("remote", "add", "--local", "--force", "-d", "store", str(tmp_path / "store"))
+        assert "machine gpu joined" in one.run(*SERVICES, "up", *address)
+        assert "machine gpu had joined" in one.run(*SERVICES, "up", *address)
+        assert f":{one.folder}, which is at work" in refused(two, *address)
+        other = (server, f"--mlflow=http://localhost:{mlflow}", "--name=gpu")
+        assert "this folder's worker runs as gpu for" in refused(one, *other)
+        wrong = two.env | {"PREFECT_API_AUTH_STRING": "ann:wrong"}
+        two.env, kept = wrong, two.env
+        assert "401" in refused(two, server, address[1], "--name=gpu2")
+        two.env = kept
+    finally:
+        for each in (one, center):
+            subprocess.run([*SERVICES, "down"], cwd=each.folder, env=each.env, check=False)
