@@ -31,9 +31,6 @@ from processes import (
 )
 from runs import ask_prefect, pause, report_lost_runs
 
-from dopsd.core.fingerprint import checkout_digest
-from dopsd.pipeline.dvc_remote import remote_problem
-
 OWNER = f"{socket.gethostname()}:{ROOT}"  # of this workspace's work pool, in its description
 
 
@@ -69,6 +66,8 @@ def check(server: str, mlflow: str, name: str, state: State) -> None:
                 f"{key}={url} does not answer ({error}); is `make up` running there, and the port"
                 " open or forwarded (`ssh -N -L 4200:127.0.0.1:4200 -L 5000:127.0.0.1:5000 HOST`)?"
             ) from None
+    from dopsd.pipeline.dvc_remote import remote_problem  # not at the top: see join
+
     if why := remote_problem(ROOT):
         raise Trouble(why)
     check_name(f"{server}/api/work_pools/dopsd-{name}", name)
@@ -103,6 +102,10 @@ def join(server: str, mlflow: str | None, name: str | None, env: dict[str, str])
     Raises:
         Trouble: if something is missing, or a `prefect` command fails.
     """
+    from dopsd.core.fingerprint import (
+        checkout_digest,  # containers may have no dopsd at their start
+    )
+
     started_at, state = time.monotonic(), read_state()
     server = server.rstrip("/").removesuffix("/api")
     host = urlsplit(server).hostname or ""

@@ -267,3 +267,12 @@ def test_commands_find_the_server_that_this_folder_started_or_joined(workspace, 
     assert local_address("prefect") == "http://10.0.0.1:4300"
     processes.write_state({"worker": {"port": 0, "prefect": "http://far:4200"}})
     assert local_address("prefect") == "http://far:4200" and local_address("mlflow") == ""
+
+
+def test_the_commands_of_containers_need_no_installed_dopsd(tmp_path):
+    """An init container runs them before the packages of the workspace are on the path."""
+    script = str(ROOT / "infra/local/services.py")
+    words = [sys.executable, "-S", script, "make-automation"]
+    env = {"PREFECT_API_URL": "http://127.0.0.1:1/api", "PATH": os.environ["PATH"]}
+    found = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert found.returncode == 2 and "Connection refused" in found.stderr, found.stderr
