@@ -273,6 +273,7 @@ def test_the_commands_of_containers_need_no_installed_dopsd(tmp_path):
     """An init container runs them before the packages of the workspace are on the path."""
     script = str(ROOT / "infra/local/services.py")
     words = [sys.executable, "-S", script, "make-automation"]
-    env = {"PREFECT_API_URL": "http://127.0.0.1:1/api", "PATH": os.environ["PATH"]}
+    packages = os.path.dirname(os.path.dirname(psutil.__file__))  # without -S, dopsd is among them
+    env = {"PREFECT_API_URL": "http://127.0.0.1:1/api", "PYTHONPATH": packages}
     found = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert found.returncode == 2 and "Connection refused" in found.stderr, found.stderr
