@@ -46,63 +46,74 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
     stack.start("prefect", PREFECT_SERVER_DATABASE_CONNECTION_URL=database(tmp_path))
     try:
         stack.until_healthy("prefect")
-        changes = {"DOPSD_DVC_REMOTE": "", "PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "1"}
-        stack.start("worker", DOPSD_WORKSPACE=str(tmp_path / "workspace"), **changes)
-        stack.until_healthy("worker")
+        start_worker(stack, tmp_path)
         yield stack
     finally:
         stack.stop()
 
 
-def test_an_idle_worker_ends_within_seconds(stack: Stack):
+def test_a_worker_ends_idle_or_in_training_and_its_run_hears_of_a_cancellation_at_any_time(
+    stack: Stack, tmp_path: Path
+):
     worker, started = stack.running["worker"], time.monotonic()
     worker.terminate()
     assert worker.wait(60) == 143
     assert time.monotonic() - started < 60
-
-
-def test_a_worker_in_training_ends_after_training_has_saved(stack: Stack, tmp_path: Path):
-    changes = overrides() | {
-        "train.updates": 2000,
-        "train.checkpoint_every": 1000,
-        "tracking.enabled": False,
-    }
-    stack.run(
-        "prefect",
-        "deployment",
-        "run",
-        "dopsd/train",
-        "--param",
-        f"overrides={json.dumps(changes)}",
-        like="worker",
-    )
-    state = tmp_path / "workspace/work/train.json"
-    until(lambda: state.is_file() and json.loads(state.read_text())["done"] >= 2)
+    start_worker(stack, tmp_path)
+    workspace = tmp_path / "workspace"
+    cancel_after_the_server_was_away(stack, tmp_path)
+    started = saved(workspace)
+    train_for_long(stack, workspace)
     worker = stack.running["worker"]
     worker.terminate()
     assert worker.wait(180) == 143
-    assert list((tmp_path / "workspace/work").glob("train-*/step-*/state.json"))
+    assert saved(workspace) > started
+    start_worker(stack, tmp_path)  # the run goes on
+    until(lambda: done(workspace) > saved(workspace))
 
 
-def test_a_run_can_be_cancelled_after_its_server_was_away(stack: Stack, tmp_path: Path):
-    """Prefect's worker stops to ask for cancellations then; the flow asks by itself."""
+def start_worker(stack: Stack, folder: Path) -> None:
+    changes = {"DOPSD_DVC_REMOTE": "", "PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "1"}
+    stack.start("worker", DOPSD_WORKSPACE=str(folder / "workspace"), **changes)
+    stack.until_healthy("worker")
+
+
+def saved(workspace: Path) -> int:
+    """Newest update with a checkpoint; 0 if there is none."""
+    found = workspace.glob("work/train-*/step-*/state.json")
+    return max((int(path.parent.name[5:]) for path in found), default=0)
+
+
+def done(workspace: Path) -> int:
+    """Updates of the training in progress."""
+    state = workspace / "work/train.json"
+    return int(json.loads(state.read_text())["done"]) if state.is_file() else 0
+
+
+def train_for_long(stack: Stack, workspace: Path) -> None:
+    """Start a run, or continue it, and wait until it trains."""
+    before = saved(workspace)
     changes = overrides() | {"train.updates": 20000, "train.checkpoint_every": 10000}
     asked = f"overrides={json.dumps(changes | {'tracking.enabled': False})}"
     words = ("prefect", "deployment", "run", "dopsd/train", "--param", asked)
     stack.run(*words, like="worker")
-    workspace, log = tmp_path / "workspace", tmp_path / "stack/worker.log"
-    state = workspace / "work/train.json"
-    until(lambda: state.is_file() and json.loads(state.read_text())["done"] >= 2)
+    until(lambda: done(workspace) >= before + 2)
+
+
+def cancel_after_the_server_was_away(stack: Stack, folder: Path) -> None:
+    """Prefect's worker stops to ask for cancellations then; the flow asks by itself."""
+    workspace, log = folder / "workspace", folder / "stack/worker.log"
+    train_for_long(stack, workspace)
     Stack.end(stack.running["prefect"])
     until(lambda: "flow run cancellation will fail" in log.read_text())
-    stack.start("prefect", PREFECT_SERVER_DATABASE_CONNECTION_URL=database(tmp_path))
+    stack.start("prefect", PREFECT_SERVER_DATABASE_CONNECTION_URL=database(folder))
     stack.until_healthy("prefect")
     listed = stack.run(
         "prefect", "flow-run", "ls", "--state", "RUNNING", "-o", "json", like="worker"
     )
-    assert not list(workspace.glob("work/train-*/step-*"))
+    assert not saved(workspace)
     stack.run("prefect", "flow-run", "cancel", json.loads(listed)[0]["id"], like="worker")
-    until(lambda: list(workspace.glob("work/train-*/step-*/state.json")))
+    until(lambda: saved(workspace))
     until(lambda: not [p for p in psutil.process_iter() if "prefect.engine" in cmdline(p)])
 
 
