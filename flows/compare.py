@@ -167,6 +167,7 @@ def show_machines(spread: Spread) -> None:
     ]
     rows += [{"run": run, "machine": "", "state": text} for run, text in spread.failed.items()]
     rows += [{"run": str(cell.key), "machine": "", "state": "waits"} for cell in spread.waiting]
+    rows += [{"run": "", "machine": name, "state": why} for name, why in spread.refused.items()]
     with suppress(*SERVER_ERRORS):
         create_table_artifact(rows, key="machines", description="Runs of the comparison by machine")
 

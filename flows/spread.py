@@ -52,7 +52,7 @@ class Spread:
         self.failed: dict[str, str] = {}  # reason by cell
         self.standing = Standing()
         self.away: dict[str, float] = {}  # by machine at work: since when it is away
-        self.told: set[str] = set()
+        self.refused: dict[str, str] = {}  # reason by machine that gets no runs
         self.idle_since = time.monotonic()
 
     def run(self, on_change: Callable[[], None] = lambda: None) -> None:
@@ -81,7 +81,7 @@ class Spread:
     def look(self) -> bool:
         """Note what ended, and start cells on free machines; return whether anything changed."""
         there = {machine.name: machine for machine in machines(self.client)}
-        before = (len(self.waiting), len(self.working), len(self.done))
+        before = self._counts()
         self._adopt()
         for started in [*self.working.values()]:
             self._follow(started, there.get(started.machine))
@@ -96,7 +96,10 @@ class Spread:
             if self._is_free(machine, able) and (cell := self._next(machine.name, able)):
                 self._start(cell, machine)
         self._say_if_nobody_works()
-        return (len(self.waiting), len(self.working), len(self.done)) != before
+        return self._counts() != before
+
+    def _counts(self) -> tuple[int, ...]:
+        return (len(self.waiting), len(self.working), len(self.done), len(self.refused))
 
     def _adopt(self) -> None:
         """Follow runs that a killed comparison, or a lost answer of the server, left unfollowed.
@@ -124,19 +127,24 @@ class Spread:
     def _is_free(self, machine: Machine, able: set[str]) -> bool:
         if not machine.is_there or machine.name in self.working or not self.waiting:
             return False
+        why = ""
         if machine.version != self.version:
-            self._tell(
-                f"{machine.name} has other code ({machine.version}, here {self.version}) and gets"
-                " no runs; there: `git checkout params.yaml dvc.lock`, `git pull`, `make down`,"
+            why = (
+                f"has other code ({machine.version}, here {self.version}) and gets no runs; there:"
+                " `git checkout params.yaml dvc.lock`, `git pull`, `make down`,"
                 " `make up SERVER=...`"
             )
-            return False
-        if not self.standing.is_fit(machine.name, able):
-            self._tell(
-                f"{machine.name} failed several times in a row and gets no more runs while others"
-                " work; repair it, and start the comparison again, which keeps what is done"
+        elif not self.standing.is_fit(machine.name, able):
+            why = (
+                "failed several times in a row and gets no more runs while others work; repair it,"
+                " and start the comparison again, which keeps what is done"
             )
+        if why:
+            if self.refused.get(machine.name) != why:
+                self.log.warning("%s %s", machine.name, why)
+            self.refused[machine.name] = why
             return False
+        self.refused.pop(machine.name, None)
         return not is_busy(self.client, machine)
 
     def _next(self, name: str, able: set[str]) -> Cell | None:
@@ -225,8 +233,3 @@ class Spread:
                 "%d runs wait for a machine: none is free; `make up SERVER=...` joins one",
                 len(self.waiting),
             )
-
-    def _tell(self, message: str) -> None:
-        if message not in self.told:
-            self.told.add(message)
-            self.log.warning(message)

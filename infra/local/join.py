@@ -111,6 +111,8 @@ def join(server: str, mlflow: str | None, name: str | None, env: dict[str, str])
     host = urlsplit(server).hostname or ""
     mlflow, name = (mlflow or f"http://{host}:5000").rstrip("/"), name or default_name()
     check(server, mlflow, name, state)
+    sys.stdout.write(f"joining {server} as {name}, about half a minute\n")
+    sys.stdout.flush()
     env |= {"PREFECT_API_URL": f"{server}/api", "MLFLOW_TRACKING_URI": mlflow}
     STATE.mkdir(parents=True, exist_ok=True)
     MACHINE.write_text(f"{name}\n")

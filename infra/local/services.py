@@ -131,6 +131,8 @@ def up(host: str, prefect: int | None, mlflow: int | None) -> None:
     # a worker that lost its server no longer learns of cancellations; a flow asks by itself
     if "prefect" not in state and "worker" in state and not here(FLOW):
         end(int(state["worker"]["pid"]), state.pop("worker")["started"])
+    sys.stdout.write("starting Prefect's server, MLflow and a worker, about half a minute\n")
+    sys.stdout.flush()
     start(server, env, state)
     start(tracking, env, state)
     wait_until_healthy(server, state)

@@ -257,7 +257,7 @@ def test_a_machine_with_other_code_gets_nothing_and_is_named_once(monkeypatch, c
     server = Server(monkeypatch, "a")
     server.machines["a"] = replace(server.machines["a"], version="old")
     work = of(server, 1)
-    assert not work.look() and not work.look() and not server.started
+    assert work.look() and not work.look() and not server.started and "a" in work.refused
     assert [r.message for r in caplog.records if "a has other code (old, here abc)" in r.message]
     assert len(caplog.records) == 1
 
