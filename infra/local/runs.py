@@ -150,10 +150,10 @@ def run_of(pid: int) -> str:
 
 
 def retry_stopped(api: str) -> None:
-    """Schedule again what `stop_runs` ended; a run that was cancelled or completed stays so."""
-    for run_id in STOPPED.read_text().split() if STOPPED.is_file() else []:
-        run = ask_prefect(f"{api}/flow_runs/{run_id}")
-        if run["state_type"] == "CRASHED":
-            set_state(api, run_id, "SCHEDULED", "the worker is back; the run continues")
-            sys.stdout.write(f"run {run['name']} continues\n")
+    """Schedule again what `stop_runs` ended; what was cancelled, completed or deleted stays so."""
+    ids = STOPPED.read_text().split() if STOPPED.is_file() else []
+    crashed = {"id": {"any_": ids}, "state": {"type": {"any_": ["CRASHED"]}}}
+    for run in ask_prefect(f"{api}/flow_runs/filter", {"flow_runs": crashed}) if ids else []:
+        set_state(api, run["id"], "SCHEDULED", "the worker is back; the run continues")
+        sys.stdout.write(f"run {run['name']} continues\n")
     STOPPED.unlink(missing_ok=True)

@@ -10,8 +10,6 @@ import argparse
 import os
 import sys
 import time
-import urllib.error
-import urllib.request
 
 from automations import make_automation
 from join import join, prefect
@@ -225,7 +223,7 @@ def main() -> int:
                 "PREFECT_API_URL", f"http://{HOST}:{args.prefect_port or 4200}/api"
             )
             down() if args.action == "down" else by_name[args.action](api)
-    except (Trouble, urllib.error.URLError) as error:
+    except (Trouble, OSError) as error:
         sys.stderr.write(f"{args.action}: {error}\n")
         return 2
     return 0
