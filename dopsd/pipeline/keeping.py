@@ -12,7 +12,6 @@ import json
 import shutil
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from dopsd.training.checkpoint import update_of
 from dopsd.training.run_settings import scratch_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dopsd.config.params import Params
     from dopsd.core.paths import RunKey
@@ -104,13 +103,17 @@ def keep_wanted(params: Params, dvc: Callable[[list[str]], int]) -> None:
         DopsdError: if DVC cannot record what is left.
     """
     for run in params.runs:
-        if (doomed := unwanted(params, run.key)) and _is_current(run.key):
-            write_json(PLANS / f"{run.key.stage}.json", _plan(run, doomed))
-    finish_removals(dvc)
+        if (doomed := unwanted(params, run.key)) and not _changed(run.key.stage, (*READ, "test")):
+            plan = PLANS / f"{run.key.stage}.json"
+            write_json(plan, _plan(run, doomed))
+            _carry_out(plan, dvc)
 
 
 def finish_removals(dvc: Callable[[list[str]], int]) -> None:
-    """Carry out removals that were planned, also those that an interruption cut off.
+    """Finish removals that an interruption cut off, of runs that are still as they were planned.
+
+    DVC's record must not be renewed where settings, data or code have changed, or where the run
+    has left the matrix. DVC then finds the removed checkpoints in its cache, if it needs them.
 
     Args:
         dvc: Runs a command of DVC, and returns its exit code.
@@ -119,7 +122,12 @@ def finish_removals(dvc: Callable[[list[str]], int]) -> None:
         DopsdError: if DVC cannot record what is left.
     """
     for path in sorted(PLANS.glob("*.json")):
-        _carry_out(path, dvc)
+        plan = read_json(path, "dopsd repro")
+        if plan.get("is_recorded") or _changed(path.stem, READ) <= {plan["train"]}:
+            _carry_out(path, dvc)
+        else:
+            path.unlink()
+            log(f"keep: {plan['run']}: changed since its removal was planned; not finished")
 
 
 def _plan(run: RunSettings, doomed: list[Path]) -> dict[str, Any]:
@@ -130,38 +138,58 @@ def _plan(run: RunSettings, doomed: list[Path]) -> dict[str, Any]:
     folders = [*doomed, *(scratch / step.name for step in doomed)]
     return {
         "run": str(run.key),
+        "train": str(run.key.folder / "train"),
         "folders": [str(folder) for folder in folders],
         "objects": sorted(str(path) for path in objects),
         "replaced": old,
     }
 
 
-def _is_current(key: RunKey) -> bool:
-    """Tell whether DVC has nothing to do for a run; else its lock must not be renewed."""
-    stages = [f"{stage}@{key.stage}" for stage in (*READ, "test")]
+def _changed(cell: str, names: Sequence[str]) -> set[str]:
+    """Return the dependencies and outputs of a run's stages that are not as DVC recorded them.
+
+    Args:
+        cell: The run's name in the matrix of dvc.yaml.
+        names: Stages, without the cell.
+
+    Returns:
+        Paths; DVC's own words for a changed command, and for a stage that does not exist.
+    """
+    stages = [f"{name}@{cell}" for name in names]
     process = subprocess.run(
-        [sys.executable, "-m", "dvc", "status", "--json", *stages],
+        [sys.executable, "-m", "dvc", "--wait-for-lock", "status", "--json", *stages],
         capture_output=True,
         text=True,
         check=False,
     )
-    with suppress(ValueError):
-        return process.returncode == 0 and json.loads(process.stdout) == {}
-    return False
+    if process.returncode:
+        return {process.stderr}
+    changes = [change for found in json.loads(process.stdout).values() for change in found]
+    return {path for change in changes for path in _paths(change)}
+
+
+def _paths(change: str | dict[str, dict[str, object]]) -> Iterable[str]:
+    return (
+        [change]
+        if isinstance(change, str)
+        else [path for paths in change.values() for path in paths]
+    )
 
 
 def _carry_out(path: Path, dvc: Callable[[list[str]], int]) -> None:
     plan = read_json(path, "dopsd repro")
-    for folder in plan["folders"]:
-        shutil.rmtree(folder, ignore_errors=True)
-    status = dvc(["commit", "--quiet", "--force", *(f"{stage}@{path.stem}" for stage in READ)])
-    if status:
-        raise DopsdError(
-            f"keep: {plan['run']}: DVC could not record the checkpoints that are left; run `dopsd"
-            " repro` to try again",
-            TEMPORARY,
-            code=Code.STAGE_FAILED,
-        )
+    if not plan.get("is_recorded"):
+        for folder in plan["folders"]:
+            shutil.rmtree(folder, ignore_errors=True)
+        stages = [f"{name}@{path.stem}" for name in READ]
+        if dvc(["commit", "--quiet", "--force", *stages]):
+            raise DopsdError(
+                f"keep: {plan['run']}: DVC could not record the checkpoints that are left; run"
+                " `dopsd repro` to try again",
+                TEMPORARY,
+                code=Code.STAGE_FAILED,
+            )
+        write_json(path, plan | {"is_recorded": True})
     for cached in plan["objects"]:
         Path(cached).unlink(missing_ok=True)
     _forget_runs(plan["replaced"])
