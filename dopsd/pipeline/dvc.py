@@ -82,7 +82,7 @@ class Writing:
                 if status and not self.stopped_at and set_aside_damaged_results(self.name):
                     status = self._run_dvc(lock, words)
                 if not status and not self.stopped_at:
-                    self._tidy(lock)
+                    self._tidy(lock, words)
         return status if status >= 0 else 128 - status
 
     @property
@@ -103,13 +103,14 @@ class Writing:
             return [*([*words, f"report@{run.key.stage}"] for run in params.runs), words]
         return [words]
 
-    def _tidy(self, lock: WriterLock) -> None:
-        """Keep one copy of the checkpoints that are wanted."""
+    def _tidy(self, lock: WriterLock, done: list[str]) -> None:
+        """Keep one copy of the wanted checkpoints, of the runs that a command was about."""
         if self.name == "repro" and "--dry" not in self.words and (params := _params()):
-            from dopsd.pipeline.keeping import keep_wanted, link_copies  # slow to import
+            from dopsd.pipeline.keeping import keep_wanted, link_copies, runs_of  # slow to import
 
-            link_copies(params)
-            keep_wanted(params, lambda words: self._run_dvc(lock, words))
+            runs = runs_of(params, done)
+            link_copies(runs)
+            keep_wanted(params, runs, lambda words: self._run_dvc(lock, words))
 
     def _run_dvc(self, lock: WriterLock, words: Sequence[str]) -> int:
         """Run DVC, and return its exit code once all its processes have ended."""

@@ -8,22 +8,23 @@ that nothing runs again. MLflow keeps what was published before.
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dopsd.algorithms.common.config import BETWEEN
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError
 from dopsd.core.files import PLANS, one_file, read_json, write_json
 from dopsd.core.progress import log
+from dopsd.pipeline.dvc_outputs import Outputs, changed
 from dopsd.training.checkpoint import update_of
+from dopsd.training.resuming import record_of
 from dopsd.training.run_settings import scratch_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from dopsd.config.params import Params
     from dopsd.core.paths import RunKey
@@ -47,65 +48,75 @@ def unwanted(params: Params, key: RunKey) -> list[Path]:
     return [step for step in steps if step not in newest and update_of(step) != best]
 
 
-def link_copies(params: Params) -> None:
-    """Replace copies of finished runs' checkpoints by hard links, where the disk has them."""
-    for run in params.runs:
-        copies = [*_cached(run.key.folder / "train")]
-        scratch = scratch_folder(run) if copies else Path()
-        for path, cached in copies:
-            one_file(path, cached)
-            one_file(path, scratch / path.parent.name / path.name)  # DVC has put a copy there
-        for path, cached in _cached(run.key.folder / "best"):  # the same content as one of those
-            one_file(cached, path)
-
-
-def _cached(folder: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield each file of an output of DVC that DVC's cache has, and its place there."""
-    from dvc.repo import Repo
-
-    entries = _lock_entries(f"{folder}")
-    if not entries:
-        return
-    cache = Repo().cache.local
-    for entry in entries:
-        listing = Path(cache.oid_to_path(entry))
-        if listing.is_file():
-            for item in json.loads(listing.read_text()):
-                path, cached = folder / item["relpath"], Path(cache.oid_to_path(item["md5"]))
-                if path.is_file() and cached.is_file():
-                    yield path, cached
-
-
-def _lock_entries(output: str) -> list[str]:
-    """Return the digests of a folder, as dvc.lock has them for outputs."""
-    from ruamel.yaml import YAML
-
-    lock = Path("dvc.lock")
-    stages = (YAML(typ="safe").load(lock) or {}).get("stages", {}) if lock.is_file() else {}
-    return [
-        out["md5"]
-        for stage in stages.values()
-        for out in stage.get("outs", [])
-        if out["path"] == output and out.get("md5", "").endswith(".dir")
-    ]
-
-
-def keep_wanted(params: Params, dvc: Callable[[list[str]], int]) -> None:
-    """Remove the checkpoints of tested runs that `checkpoints.keep` does not keep.
-
-    Runs whose results are not those of the settings, data and code that are here stay as they are.
+def runs_of(params: Params, words: Sequence[str]) -> list[RunSettings]:
+    """Return the runs of matrix and ablations that a command of DVC is about.
 
     Args:
         params: All settings.
+        words: The command and its arguments.
+    """
+    targets = [word for word in words[1:] if not word.startswith("-")]
+    cells = {target.partition("@")[2] for target in targets}
+    runs = {run.key.stage: run for run in params.runs} | _variants(params)
+    is_all = not targets or "" in cells
+    return [run for cell, run in runs.items() if is_all or cell in cells]
+
+
+def _variants(params: Params) -> dict[str, RunSettings]:
+    """Return the runs of ablations by their names in the matrix of stage `variant`."""
+    a = params.ablate
+    return {
+        f"{name}-{seed}": params.run(a.task, f"{a.method}{BETWEEN}{name}", seed)
+        for name in a.run
+        for seed in a.seeds
+    }
+
+
+def link_copies(runs: Sequence[RunSettings]) -> None:
+    """Replace copies of finished runs' checkpoints by hard links, where the disk has them."""
+    if not runs:
+        return
+    outputs = Outputs()
+    for run in runs:
+        with suppress(DopsdError):  # without its data a run has no training folder
+            _link(run.key.folder, scratch_folder(run), outputs)
+
+
+def _link(folder: Path, scratch: Path, outputs: Outputs) -> None:
+    found = [outputs.files(output) for output in (folder, folder / "train", folder / "best")]
+    for path, cached in sorted((pair for pairs in found for pair in pairs), reverse=True):
+        output, *name = path.relative_to(folder).parts
+        if output == "train":
+            # DVC need not read its own output again, if the object is not another run's too
+            is_shared = cached.is_file() and cached.stat().st_nlink > len((path, scratch))
+            one_file(*((cached, path) if is_shared else (path, cached)))
+            one_file(path, scratch.joinpath(*name))  # DVC has put a copy there
+        elif output == "best":  # after `train`, which has the same content
+            one_file(cached, path)
+
+
+def keep_wanted(
+    params: Params, runs: Sequence[RunSettings], dvc: Callable[[list[str]], int]
+) -> None:
+    """Remove the checkpoints of tested runs that `checkpoints.keep` does not keep.
+
+    Runs whose results are not those of the settings, data and code that are here stay as they are,
+    and so do those of ablations.
+
+    Args:
+        params: All settings.
+        runs: The runs to look at.
         dvc: Runs a command of DVC, and returns its exit code.
 
     Raises:
         DopsdError: if DVC cannot record what is left.
     """
-    for run in params.runs:
-        if (doomed := unwanted(params, run.key)) and not _changed(run.key.stage, (*READ, "test")):
+    for run in runs:
+        stages = [f"{name}@{run.key.stage}" for name in (*READ, "test")]
+        doomed = [] if BETWEEN in run.key.method else unwanted(params, run.key)
+        if doomed and not changed(stages):
             plan = PLANS / f"{run.key.stage}.json"
-            write_json(plan, _plan(run, doomed))
+            write_json(plan, _plan(params, run, doomed))
             _carry_out(plan, dvc)
 
 
@@ -123,63 +134,40 @@ def finish_removals(dvc: Callable[[list[str]], int]) -> None:
     """
     for path in sorted(PLANS.glob("*.json")):
         plan = read_json(path, "dopsd repro")
-        if plan.get("is_recorded") or _changed(path.stem, READ) <= {plan["train"]}:
+        stages = [f"{name}@{path.stem}" for name in READ]
+        if plan.get("is_recorded") or changed(stages) <= {f"{Path(plan['folder']) / 'train'}"}:
             _carry_out(path, dvc)
         else:
             path.unlink()
             log(f"keep: {plan['run']}: changed since its removal was planned; not finished")
 
 
-def _plan(run: RunSettings, doomed: list[Path]) -> dict[str, Any]:
-    copies = [*_cached(run.key.folder / "train")]
-    kept = {cached for path, cached in copies if path.parent not in doomed}
-    objects = {cached for path, cached in copies if path.parent in doomed} - kept
-    scratch, old = scratch_folder(run), _lock_entries(str(run.key.folder / "train"))
-    folders = [*doomed, *(scratch / step.name for step in doomed)]
+def _plan(params: Params, run: RunSettings, doomed: list[Path]) -> dict[str, Any]:
+    outputs, train, scratch = Outputs(), run.key.folder / "train", scratch_folder(run)
+    folders = doomed if _is_shared(params, run) else [*doomed, *(scratch / p.name for p in doomed)]
     return {
         "run": str(run.key),
-        "train": str(run.key.folder / "train"),
-        "folders": [str(folder) for folder in folders],
-        "objects": sorted(str(path) for path in objects),
-        "replaced": old,
+        "folder": str(run.key.folder),
+        "scratch": str(scratch),
+        "doomed": [str(folder) for folder in folders],
+        "objects": [str(obj) for path, obj in outputs.files(train) if path.parent in doomed],
+        "replaced": outputs.digests[train],
+        "count": len(doomed),
     }
 
 
-def _changed(cell: str, names: Sequence[str]) -> set[str]:
-    """Return the dependencies and outputs of a run's stages that are not as DVC recorded them.
-
-    Args:
-        cell: The run's name in the matrix of dvc.yaml.
-        names: Stages, without the cell.
-
-    Returns:
-        Paths; DVC's own words for a changed command, and for a stage that does not exist.
-    """
-    stages = [f"{name}@{cell}" for name in names]
-    process = subprocess.run(
-        [sys.executable, "-m", "dvc", "--wait-for-lock", "status", "--json", *stages],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if process.returncode:
-        return {process.stderr}
-    changes = [change for found in json.loads(process.stdout).values() for change in found]
-    return {path for change in changes for path in _paths(change)}
-
-
-def _paths(change: str | dict[str, dict[str, object]]) -> Iterable[str]:
-    return (
-        [change]
-        if isinstance(change, str)
-        else [path for paths in change.values() for path in paths]
-    )
+def _is_shared(params: Params, run: RunSettings) -> bool:
+    """Tell whether another run was made in a run's training folder, or will be."""
+    scratch, key = scratch_folder(run), run.key
+    others = [v for v in _variants(params).values() if v.key.parts[::2] == key.parts[::2]]
+    cells = {str(other.key) for other in others if scratch_folder(other) == scratch}
+    return bool({*cells, *record_of(scratch).get("cells", [])} - {str(key)})
 
 
 def _carry_out(path: Path, dvc: Callable[[list[str]], int]) -> None:
     plan = read_json(path, "dopsd repro")
     if not plan.get("is_recorded"):
-        for folder in plan["folders"]:
+        for folder in plan["doomed"]:
             shutil.rmtree(folder, ignore_errors=True)
         stages = [f"{name}@{path.stem}" for name in READ]
         if dvc(["commit", "--quiet", "--force", *stages]):
@@ -190,23 +178,21 @@ def _carry_out(path: Path, dvc: Callable[[list[str]], int]) -> None:
                 code=Code.STAGE_FAILED,
             )
         write_json(path, plan | {"is_recorded": True})
-    for cached in plan["objects"]:
+    outputs = Outputs()  # as DVC has just recorded them
+    listing = str(outputs.place(plan["replaced"]))
+    for cached in {*plan["objects"], listing} - {str(path) for path in outputs.objects()}:
         Path(cached).unlink(missing_ok=True)
-    _forget_runs(plan["replaced"])
+    _forget_runs(outputs.run_cache, plan["replaced"])
+    _link(Path(plan["folder"]), Path(plan["scratch"]), outputs)  # DVC has made copies again
     path.unlink()
-    log(f"keep: {plan['run']}: {len(plan['folders']) // 2} checkpoints removed")
+    log(f"keep: {plan['run']}: {plan['count']} checkpoints removed")
 
 
-def _forget_runs(replaced: list[str]) -> None:
-    """Remove entries of DVC's run cache that name outputs of which files are gone.
+def _forget_runs(run_cache: Path, replaced: str) -> None:
+    """Remove entries of DVC's run cache that name an output of which files are gone.
 
-    DVC would restore one of them in the place of what is left, or fail to.
+    DVC would restore it in the place of what is left, or fail to.
     """
-    from dvc.repo import Repo
-
-    repo = Repo()
-    for entry in Path(repo.stage_cache.cache_dir).glob("??/*/*"):
-        if any(digest in entry.read_text() for digest in replaced):
+    for entry in run_cache.glob("??/*/*"):
+        if replaced in entry.read_text():
             entry.unlink()
-    for digest in replaced:
-        Path(repo.cache.local.oid_to_path(digest)).unlink(missing_ok=True)

@@ -69,7 +69,8 @@ def test_every_copy_of_a_checkpoint_is_one_file_and_the_unwanted_go(
     wanted = sorted({int(best), 4})
     (scratch,) = Path("work").glob("train-*")
     assert steps(RUN / "train") == steps(scratch) == wanted
-    assert len(adapters(Path(".dvc/cache"))) == len(wanted)
+    left = [adapters(Path(name)) for name in ("work", "runs", ".dvc/cache")]
+    assert left[0] == left[1] == left[2] and len(left[0]) == len(wanted)
     assert (RUN / "curve.csv").read_bytes() == curve
     assert workspace.dvc("status", "--json").strip() == "{}"
     assert not workspace.repro()
@@ -104,7 +105,7 @@ def test_a_removal_that_was_cut_off_is_finished_and_stale_results_are_left_alone
         raise KeyboardInterrupt
 
     with contextlib.suppress(KeyboardInterrupt):
-        keeping.keep_wanted(params, dies)
+        keeping.keep_wanted(params, params.runs, dies)
     assert workspace.dvc("status", "--json").strip() != "{}"
     workspace.run("dopsd", "params", "--set", "checkpoints.keep=1")
     assert "Running stage" not in workspace.run("dopsd", "repro")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -19,7 +20,11 @@ from conftest import write_params
 from dopsd.config.loading import load_params
 from dopsd.core.files import LARGE, PLANS
 from dopsd.pipeline import keeping
+from dopsd.training.resuming import KEYS
 from dopsd.training.run_settings import scratch_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RUN, TWIN = Path("runs/sudoku/d_opsd/0"), Path("runs/sudoku/d_opsd-default/0")
 FOLDER = "runs/${item.task}/${item.method}/${item.seed}"
@@ -66,7 +71,9 @@ def make_run(folder: Path) -> None:
 
 
 def settings(**changes: object) -> None:
-    write_params(ablate__run=["default"], ablate__seeds=[0], checkpoints__keep=1, **changes)
+    write_params(
+        **{"ablate__run": ["default"], "ablate__seeds": [0]} | changes, checkpoints__keep=1
+    )
 
 
 @pytest.fixture(scope="module")
@@ -98,13 +105,18 @@ def run_dvc(words: list[str]) -> int:
     return 0
 
 
-def is_interrupted(words: list[str]) -> int:
+def is_interrupted(*_: object) -> int:
     raise KeyboardInterrupt
+
+
+def keep(dvc: Callable[[list[str]], int]) -> None:
+    params = load_params()
+    keeping.keep_wanted(params, params.runs, dvc)
 
 
 def interrupt_removal() -> None:
     with suppress(KeyboardInterrupt):
-        keeping.keep_wanted(load_params(), is_interrupted)
+        keep(is_interrupted)
     assert steps(RUN) == [2, 4] and [*PLANS.iterdir()]
 
 
@@ -135,7 +147,54 @@ def test_objects_go_also_when_settings_change_after_dvc_has_recorded_what_is_lef
 ):
     with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
         patch.setattr(keeping, "_forget_runs", is_interrupted)
-        keeping.keep_wanted(load_params(), run_dvc)
+        keep(run_dvc)
     settings(train__learning_rate=0.123)
     keeping.finish_removals(is_interrupted)
     assert steps(RUN) == [2, 4] and not [*PLANS.iterdir()]
+
+
+def test_checkpoints_that_another_run_needs_stay(workspace: None):
+    run = load_params().runs[0]
+    keep(run_dvc)
+    assert json.loads(dvc("status", "--json")) == {}
+    assert steps(RUN) == [2, 4] and steps(TWIN) == [1, 2, 3, 4]
+    scratch, doomed = scratch_folder(run), [RUN / "train/step-000001"]
+    assert len(keeping.steps_in(scratch)) == 4  # which the variant may still have to use
+
+    def removed() -> list[str]:
+        return keeping._plan(load_params(), run, doomed)["doomed"]
+
+    settings(ablate__run=[])
+    assert removed() == [str(doomed[0]), str(scratch / "step-000001")]
+    cells = {"cells": ["sudoku/d_opsd-default/0", "sudoku/d_opsd/0"]}
+    (scratch / "run.json").write_text(json.dumps(dict.fromkeys(KEYS) | cells))
+    assert removed() == [str(doomed[0])]
+
+
+def inodes(*folders: Path) -> list[set[int]]:
+    return [{p.stat().st_ino for p in folder.glob("**/adapter")} for folder in folders]
+
+
+def test_copies_are_one_file_also_after_a_removal(workspace: None):
+    params = load_params()
+    places = RUN / "train", TWIN / "train", scratch_folder(params.runs[0])
+    cache = keeping.Outputs()
+    for _ in range(2):
+        keeping.link_copies(keeping.runs_of(params, ["repro"]))
+        main, twin, scratch = inodes(*places)
+        assert main == twin == scratch and len(main) == 4
+        assert inodes(RUN / "best")[0] < main and inodes(TWIN / "best")[0] < main
+    objects = [obj for _, obj in cache.files(RUN / "train")]
+    assert {obj.stat().st_ino for obj in objects} == main
+    keep(run_dvc)
+    main, twin, scratch = inodes(*places)
+    assert len(main) == 2 and main < twin == scratch and len(twin) == 4
+
+
+def test_a_command_is_about_the_runs_of_its_targets(workspace: None):
+    def runs(*words: str) -> list[str]:
+        return [run.key.method for run in keeping.runs_of(load_params(), ["repro", *words])]
+
+    assert runs("--pull") == runs("prepare") == ["d_opsd", "d_opsd-default"]
+    assert runs("-s", "train@sudoku-d_opsd-0") == ["d_opsd"]
+    assert runs("variant@default-0") == ["d_opsd-default"] and runs("prepare@sudoku") == []
