@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 WORK = Path("work")
 PLANS = WORK / "keep"  # removals of checkpoints that were planned, and perhaps cut off
+WRITABLE = 0o222  # the bits of a file's mode that let somebody write it
 LARGE = 65536  # bytes; smaller files stay copies
 # replaced results: of a restarted run, of DVC's run cache; `dopsd clean` removes them
 ASIDE = WORK / "aside"
@@ -32,17 +33,24 @@ def link(source: Path | str, target: Path | str) -> None:
 
 
 def one_file(path: Path, copy: Path) -> None:
-    """Replace a large copy by a hard link to a file, if both are on one disk and the same."""
+    """Replace a large copy by a hard link to a file, if both are on one disk and the same.
+
+    The file becomes read-only: an edit in place would reach all its names, and DVC trusts only
+    objects of its cache that nobody can write.
+    """
     with contextlib.suppress(OSError):
         status, other = path.stat(), copy.stat()
-        is_same = (status.st_dev, status.st_ino) == (other.st_dev, other.st_ino)
-        if is_same or status.st_dev != other.st_dev or status.st_size < LARGE:
+        if status.st_dev != other.st_dev or status.st_size < LARGE:
             return
-        if filecmp.cmp(path, copy, shallow=False):
+        if status.st_ino != other.st_ino:
+            if not filecmp.cmp(path, copy, shallow=False):
+                return
             tmp = copy.with_name(f"{copy.name}.link")
             tmp.unlink(missing_ok=True)
             tmp.hardlink_to(path)
             tmp.rename(copy)
+        if status.st_mode & WRITABLE:
+            path.chmod(status.st_mode & ~WRITABLE & 0o7777)
 
 
 def write_json(path: Path, value: object, is_shared: bool = False) -> None:

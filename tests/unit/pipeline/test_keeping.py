@@ -186,6 +186,7 @@ def test_copies_are_one_file_also_after_a_removal(workspace: None):
         assert inodes(RUN / "best")[0] < main and inodes(TWIN / "best")[0] < main
     objects = [obj for _, obj in cache.files(RUN / "train")]
     assert {obj.stat().st_ino for obj in objects} == main
+    assert {obj.stat().st_mode & 0o777 for obj in objects} == {0o444}  # else DVC reads them again
     keep(run_dvc)
     main, twin, scratch = inodes(*places)
     assert len(main) == 2 and main < twin == scratch and len(twin) == 4
