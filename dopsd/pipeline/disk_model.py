@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dopsd.algorithms.common.config import kind_of
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
+from dopsd.core.files import read_json
 from dopsd.pipeline.memory_model import trains_all
 from dopsd.training.checkpoint import KEPT_RESUMABLE
 from dopsd.training.run_settings import scratch_folder
@@ -102,8 +103,15 @@ def line(params: Params, shape: Shape) -> str:
 
 
 def missing_runs(params: Params) -> list[RunSettings]:
-    """Return the runs of the matrix that were not trained to their end."""
-    return [run for run in params.runs if not (run.key.folder / "train.json").is_file()]
+    """Return the runs of the matrix that were not trained to their end with these settings."""
+    return [run for run in params.runs if not _is_trained(run)]
+
+
+def _is_trained(run: RunSettings) -> bool:
+    with suppress(DopsdError):  # not trained, or without the data
+        made = read_json(run.key.folder / "train.json", "dopsd train")
+        return bool(made.get("fingerprint") == scratch_folder(run).name)
+    return False
 
 
 def bytes_of(params: Params, run: RunSettings, is_training: bool = False) -> int:
@@ -127,12 +135,13 @@ def bytes_of(params: Params, run: RunSettings, is_training: bool = False) -> int
     return run_bytes(own, Shape(config, lora_parameters(config, own)), is_training)
 
 
-def matrix_bytes(params: Params, runs: list[RunSettings]) -> int:
-    """Return the bytes of runs of the matrix when the last one of them trains.
+def matrix_bytes(params: Params, runs: list[RunSettings], is_in_parts: bool = True) -> int:
+    """Return the most bytes that runs of the matrix take on the way to their end.
 
     Args:
         params: All settings.
         runs: The runs.
+        is_in_parts: Whether a run's copies become links before the next run; else after the last.
 
     Raises:
         DopsdError: if the size of a base is not known.
@@ -140,17 +149,22 @@ def matrix_bytes(params: Params, runs: list[RunSettings]) -> int:
     finished = [bytes_of(params, run) for run in runs]
     training = [bytes_of(params, run, is_training=True) for run in runs]
     more = [most - least for most, least in zip(training, finished, strict=True)]
-    return sum(finished) + max([0, *more])
+    return sum(finished) + (max([0, *more]) if is_in_parts else sum(more))
 
 
-def missing_bytes(params: Params) -> int:
+def missing_bytes(params: Params, is_in_parts: bool = True) -> int:
     """Return the bytes that the missing runs of the matrix still need.
+
+    Args:
+        params: All settings.
+        is_in_parts: As for `matrix_bytes`.
 
     Raises:
         DopsdError: if the size of a base is not known.
     """
     runs = missing_runs(params)
-    return max(0, matrix_bytes(params, runs) - sum(_written(run) for run in runs))
+    written = sum(_written(run) for run in runs)
+    return max(0, matrix_bytes(params, runs, is_in_parts) - written)
 
 
 def _written(run: RunSettings) -> int:
@@ -160,14 +174,18 @@ def _written(run: RunSettings) -> int:
     return 0
 
 
-def require_room(params: Params) -> None:
+def require_room(params: Params, is_in_parts: bool = True) -> None:
     """Refuse a matrix whose missing runs do not fit this disk.
+
+    Args:
+        params: All settings.
+        is_in_parts: As for `matrix_bytes`.
 
     Raises:
         DopsdError: if they do not fit.
     """
     try:
-        required = missing_bytes(params)
+        required = missing_bytes(params, is_in_parts)
     except DopsdError:  # the size of a base that is not here is not known
         return
     free = shutil.disk_usage(Path.cwd()).free

@@ -37,7 +37,11 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from dopsd.config.params import Params
+    from dopsd.training.run_settings import RunSettings
 
+SHOWING = {"--dry", "-h", "--help"}  # options of `dvc repro` with which it runs nothing
+# options with which a stage that has run does not run again
+HARMLESS = {"--pull", "-q", "--quiet", "-v", "--verbose"}
 STOP_EVERY = 5.0  # seconds between two requests to stop; training ignores repetitions
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: orphans become this process' children
 
@@ -62,7 +66,7 @@ class Writing:
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1)
         signal.signal(signal.SIGTSTP, self._go_on)
-        with handling(self._note), WriterLock(self.name, lost=self.stop) as lock:
+        with handling(self._note), WriterLock(self.name, lost=self._lose) as lock:
             forget()  # DVC refuses to run with a list of locks that a kill cut off
             keep_lockfile(self.name)
             if "code/" in Path("dvc.yaml").read_text():
@@ -70,38 +74,52 @@ class Writing:
                 for folder in (BASES, STARTS):  # dependencies, also where nothing is in them
                     folder.mkdir(exist_ok=True)
                 remove_dead_links()
-            status = 0
             if PLANS.is_dir():
                 from dopsd.pipeline.keeping import finish_removals
 
                 finish_removals(lambda words: self._run_dvc(lock, words))
-            if self._is_whole:
-                self._require_room()
-            for words in self._parts():
-                status = status or self._run_dvc(lock, words)
-                if status and not self.stopped_at and set_aside_damaged_results(self.name):
-                    status = self._run_dvc(lock, words)
-                if not status and not self.stopped_at:
-                    self._tidy(lock, words)
+            params = _params() if self._is_whole else None
+            parts = [*self._parts(params.runs if params else []), [*self.words]]
+            if params:
+                from dopsd.pipeline.disk_model import require_room  # slow to import
+
+                require_room(params, is_in_parts=len(parts) > 1)
+            status = 0
+            for words in parts:
+                status = status or self._run_part(lock, words)
         return status if status >= 0 else 128 - status
 
     @property
     def _is_whole(self) -> bool:
-        """Whether DVC is asked for all runs of the matrix."""
-        return [*self.words] in (["repro"], ["repro", "--pull"])
+        """Whether DVC is asked to run all stages."""
+        options = {*self.words[1:]}
+        has_targets = any(not word.startswith("-") for word in options)
+        return self.name == "repro" and not has_targets and options.isdisjoint(SHOWING)
 
-    def _require_room(self) -> None:
-        if params := _params():
-            from dopsd.pipeline.disk_model import require_room  # slow to import
+    def _parts(self, runs: Sequence[RunSettings]) -> list[list[str]]:
+        """Return a command for each run of the matrix, which leaves one copy of its checkpoints.
 
-            require_room(params)
+        There is none where DVC has nothing to do, or was given options by which it would run a
+        stage in each of them.
+        """
+        if len(runs) <= 1 or not {*self.words[1:]} <= HARMLESS:
+            return []
+        from dopsd.pipeline.dvc_outputs import changed
 
-    def _parts(self) -> list[list[str]]:
-        """Return DVC's commands: the one asked for, after each run by itself if few are kept."""
-        words, params = [*self.words], _params()
-        if self._is_whole and params and params.checkpoints.keep != "all":
-            return [*([*words, f"report@{run.key.stage}"] for run in params.runs), words]
-        return [words]
+        if not changed([]):
+            return []
+        return [[*self.words, f"report@{run.key.stage}"] for run in runs]
+
+    def _run_part(self, lock: WriterLock, words: list[str]) -> int:
+        """Run DVC, keep one copy of what it made, and return its exit code."""
+        if self.stopped_at:
+            return 128 + signal.SIGINT
+        status = self._run_dvc(lock, words)
+        if status and not self.stopped_at and set_aside_damaged_results(self.name):
+            status = self._run_dvc(lock, words)
+        if not status and not self.stopped_at:
+            self._tidy(lock, words)
+        return status
 
     def _tidy(self, lock: WriterLock, done: list[str]) -> None:
         """Keep one copy of the wanted checkpoints, of the runs that a command was about."""
@@ -158,6 +176,11 @@ class Writing:
             and is_at_terminal()
         ):
             self.stop(signal.SIGKILL)
+
+    def _lose(self) -> None:
+        """Stop, and start no further part, because another writer took over."""
+        self.stopped_at = self.stopped_at or time.monotonic()
+        self.stop()
 
     def _go_on(self, *_: object) -> None:
         """Ignore Ctrl-Z: a suspended writer would lose the workspace while its DVC goes on."""

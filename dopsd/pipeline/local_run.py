@@ -183,7 +183,9 @@ class LocalRun:
             elif match := UNCHANGED.match(line):
                 self._end_running(0)
                 name = dvc_stage(match[1], self.keys)
-                self.stages.setdefault(name, Stage(name)).state = run_view.CACHED
+                stage = self.stages.setdefault(name, Stage(name))
+                if stage.state != run_view.DONE:  # in an earlier part of `dopsd repro`
+                    stage.state = run_view.CACHED
 
     def _view(self, command: Command) -> RunView:
         self._read(command)

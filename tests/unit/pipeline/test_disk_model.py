@@ -14,7 +14,7 @@ from dopsd.config.loading import checked, load_params
 from dopsd.core.errors import DopsdError
 from dopsd.models.llada import LladaConfig
 from dopsd.pipeline import disk_model
-from dopsd.pipeline.disk_model import line, missing_bytes, run_bytes
+from dopsd.pipeline.disk_model import line, missing_bytes, missing_runs, run_bytes
 from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.training.config import CheckpointsConfig
 
@@ -47,10 +47,11 @@ def test_the_demo_takes_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
     # bytes with moments
     measured = 2 * 4 * 659_560 + 2 * 1_323_248
     assert missing_bytes(settings) == pytest.approx(measured, rel=0.01)
-    done = tmp_path / "runs/sudoku/d_opsd/0/train.json"
-    done.parent.mkdir(parents=True)
-    done.touch()
-    assert missing_bytes(settings) == 0
+    two = settings.model_copy(
+        update={"matrix": settings.matrix.model_copy(update={"seeds": [0, 1]})}
+    )
+    assert missing_bytes(two) == pytest.approx(2 * measured - 4 * 659_560, rel=0.01)
+    assert missing_bytes(two, is_in_parts=False) == pytest.approx(2 * measured, rel=0.01)
 
 
 def test_a_matrix_that_does_not_fit_is_refused_before_it_starts(
@@ -73,3 +74,9 @@ def test_what_a_run_has_written_already_needs_no_room_again(finished: Path):
     taken = missing_bytes(settings)
     shutil.rmtree("work")
     assert taken < missing_bytes(settings)
+
+
+def test_a_run_of_other_settings_is_missing(finished: Path):
+    assert missing_runs(load_params()) == []
+    write_params(train__learning_rate=0.5)
+    assert len(missing_runs(load_params())) == 1 and missing_bytes(load_params()) > 0

@@ -36,6 +36,20 @@ def test_a_look_reads_what_the_command_has_written_since_the_last_one(folder):
     assert command.lines == [""] * 8 + ["Stage 'prüfen':"]
 
 
+def test_a_stage_that_ran_stays_done_when_a_later_part_finds_it_unchanged(folder):
+    write_params()
+    run, command = LocalRun(load_params()), Command("repro")
+    unchanged = "Stage '{}' didn't change, skipping\n"
+    command.path.write_text(
+        "Running stage 'prepare@sudoku':\n"
+        + unchanged.format("pretrain@sudoku")
+        + unchanged.format("prepare@sudoku")
+    )
+    run._read(command)
+    states = {name: stage.state for name, stage in run.stages.items()}
+    assert states["prepare sudoku"] == "done" and states["pretrain sudoku"] == "up to date"
+
+
 def test_evaluations_of_earlier_runs_are_not_opened(folder, monkeypatch):
     Path("work/eval").mkdir(parents=True)
     report = {"accuracy": 0.5, "interval": [0.4, 0.6], "n": 9, "split": "validation"}
