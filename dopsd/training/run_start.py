@@ -198,11 +198,12 @@ def _begin(run: RunSettings, scratch: Path, best: Resumable | None) -> None:
             write_json(scratch / RECORD, record)
         bring(best, scratch)
         log(f"train: {scratch} starts from update {best.update} of {best.folder}")
-        if best.lacking:
-            log(
-                f"train: no checkpoints of updates {', '.join(map(str, best.lacking))}: the other"
-                " run kept others (train.checkpoint_every)"
-            )
+    cells = record.get("cells", []) if best and best.folder == scratch else []
+    if best and best.lacking and str(run.key) not in cells:
+        log(
+            f"train: no checkpoints of updates {', '.join(map(str, best.lacking))}: the other run"
+            " did not make them (train.checkpoint_every) or no longer has them (checkpoints.keep)"
+        )
     if not best and record.get("code") != code:
         _set_aside(scratch)
         empty(scratch)
@@ -213,9 +214,7 @@ def _begin(run: RunSettings, scratch: Path, best: Resumable | None) -> None:
             *history,
             {"update": best.update if best else 0, "code": digest(code), "version": _version()},
         ]
-    cells = sorted(
-        {str(run.key), *(record.get("cells", []) if not best or best.folder == scratch else [])}
-    )
+    cells = sorted({str(run.key), *(cells if best else record.get("cells", []))})
     new_record = {
         "settings": decisive,
         "ends": ends,

@@ -155,7 +155,21 @@ def test_checkpoints_more_often_or_more_seldom_continue(undisturbed, updates, ca
         "step-000006",
         "step-000009",
     ]
-    assert "no checkpoints of updates 3: the other run kept others" in capsys.readouterr().err
+    line = (
+        "no checkpoints of updates 3: the other run did not make them (train.checkpoint_every) or"
+        " no longer has them (checkpoints.keep)"
+    )
+    assert line in capsys.readouterr().err
+
+
+def test_a_variant_of_the_same_settings_says_which_checkpoints_the_run_no_longer_has(
+    project, capsys
+):
+    assert train() == 0
+    shutil.rmtree(scratch() / "step-000002")
+    assert train() == 0 and "no checkpoints of updates" not in capsys.readouterr().err
+    assert train("--method", "d_opsd-default") == 0
+    assert "no checkpoints of updates 2: the other run" in capsys.readouterr().err
 
 
 def test_another_cell_takes_only_what_it_would_have_kept_itself(project, updates):
