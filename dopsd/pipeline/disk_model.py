@@ -5,13 +5,15 @@ from __future__ import annotations
 import shutil
 import tempfile
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.config import kind_of
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.core.files import read_json
+from dopsd.core.files import WORK, read_json
+from dopsd.core.paths import RUNS
 from dopsd.pipeline.memory_model import trains_all
 from dopsd.training.checkpoint import KEPT_RESUMABLE
 from dopsd.training.run_settings import scratch_folder
@@ -58,16 +60,41 @@ def _newest(params: Params) -> int:
 
 
 def has_links(folder: Path) -> bool:
-    """Tell whether the disk of a folder has hard links."""
-    with tempfile.TemporaryDirectory(dir=folder) as tmp, suppress(OSError):
+    """Tell whether the disk of a folder has hard links, and the folder can be written."""
+    with suppress(OSError), tempfile.TemporaryDirectory(dir=folder) as tmp:
         (Path(tmp) / "a").touch()
         (Path(tmp) / "b").hardlink_to(Path(tmp) / "a")
         return True
     return False
 
 
+def disks() -> list[Path]:
+    """Return a folder on each disk that gets checkpoints; that of the project is the first."""
+    folders = [Path.cwd(), WORK, RUNS, Path("mlartifacts"), _cache()]
+    there = [next(p for p in (f.absolute(), *f.absolute().parents) if p.exists()) for f in folders]
+    return [*{folder.stat().st_dev: folder for folder in reversed(there)}.values()][::-1]
+
+
+def _cache() -> Path:
+    """Return DVC's cache; without DVC, its usual folder."""
+    usual = Path(".dvc/cache")
+    if find_spec("dvc"):
+        from dvc.config import Config, ConfigError
+
+        with suppress(ConfigError):  # DVC says it better
+            return Path(Config(".dvc")["cache"].get("dir", usual))
+    return usual
+
+
+def free_bytes() -> int:
+    """Return the bytes that are free on the fullest disk that gets checkpoints."""
+    return min(shutil.disk_usage(folder).free for folder in disks())
+
+
 def run_bytes(params: Params, shape: Shape, is_training: bool = False) -> int:
-    """Return the bytes of a run of the matrix's first method, without its answers.
+    """Return the bytes that a run of the matrix's first method takes on each disk with checkpoints.
+
+    Its answers are not counted.
 
     The newest checkpoints also hold what resuming needs: moments, and perhaps a moving average.
 
@@ -92,7 +119,9 @@ def line(params: Params, shape: Shape) -> str:
     """Return a line that says what a run takes, for an estimate."""
     *others, last = places(params)
     where = f"{', '.join(others)} and {last}"
-    one = "one file for " if has_links(Path.cwd()) else "copies in "
+    count = len(disks())
+    one = f"one file on each of {count} disks for " if count > 1 else "one file for "
+    one = one if has_links(Path.cwd()) else "copies in "
     text = (
         f"disk of each run: about {run_bytes(params, shape) / 1e9:.1f} GB: {kept(params)}"
         f" checkpoints of {checkpoint_bytes(params, shape) / 1e9:.2f} GB ({one}{where}), and what"
@@ -188,7 +217,7 @@ def require_room(params: Params, is_in_parts: bool = True) -> None:
         required = missing_bytes(params, is_in_parts)
     except DopsdError:  # the size of a base that is not here is not known
         return
-    free = shutil.disk_usage(Path.cwd()).free
+    free = free_bytes()
     if free < required:
         runs = len(missing_runs(params))
         raise DopsdError(

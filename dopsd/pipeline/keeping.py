@@ -84,6 +84,7 @@ def link_copies(runs: Sequence[RunSettings]) -> None:
 
 def _link(folder: Path, scratch: Path, outputs: Outputs) -> None:
     found = [outputs.files(output) for output in (folder, folder / "train", folder / "best")]
+    trained: dict[Path, Path] = {}  # the file of an object
     for path, cached in sorted((pair for pairs in found for pair in pairs), reverse=True):
         output, *name = path.relative_to(folder).parts
         if output == "train":
@@ -91,8 +92,9 @@ def _link(folder: Path, scratch: Path, outputs: Outputs) -> None:
             is_shared = cached.is_file() and cached.stat().st_nlink > len((path, scratch))
             one_file(*((cached, path) if is_shared else (path, cached)))
             one_file(path, scratch.joinpath(*name))  # DVC has put a copy there
-        elif output == "best":  # after `train`, which has the same content
-            one_file(cached, path)
+            trained[cached] = path
+        elif output == "best" and cached in trained:
+            one_file(trained[cached], path)
 
 
 def keep_wanted(

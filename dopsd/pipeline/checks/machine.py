@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
@@ -111,10 +109,10 @@ def kernels(params: Params) -> Iterator[Finding]:
 
 
 def disk(params: Params) -> Iterator[Finding]:
-    """Check that the disk of this folder has room for the runs of the matrix that are missing."""
-    from dopsd.pipeline.disk_model import missing_bytes, missing_runs
+    """Check that the disks have room for the runs of the matrix that are missing."""
+    from dopsd.pipeline.disk_model import free_bytes, missing_bytes, missing_runs
 
-    free, runs = shutil.disk_usage(Path.cwd()).free / 1e9, len(missing_runs(params))
+    free, runs = free_bytes() / 1e9, len(missing_runs(params))
     try:
         required = ROOM + missing_bytes(params) / 1e9
     except DopsdError:  # the size of a base that is not here is not known

@@ -80,3 +80,23 @@ def test_a_run_of_other_settings_is_missing(finished: Path):
     assert missing_runs(load_params()) == []
     write_params(train__learning_rate=0.5)
     assert len(missing_runs(load_params())) == 1 and missing_bytes(load_params()) > 0
+
+
+def test_each_disk_takes_a_file_and_the_fullest_one_decides(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    params = load_params()
+    shape = Shape(LladaConfig(), 100)
+    assert disk_model.disks() == [project]
+    Path(".dvc").mkdir()
+    Path(".dvc/config").write_text("[cache]\n    dir = /dev\n")
+    assert disk_model.disks() == [project, Path("/dev")]
+    assert "(one file on each of 2 disks for work/, runs/ and DVC's cache)" in line(params, shape)
+    free = {project: 1e12, Path("/dev"): 1e3}
+    monkeypatch.setattr(disk_model.shutil, "disk_usage", lambda p: SimpleNamespace(free=free[p]))
+    with pytest.raises(DopsdError, match="are free"):
+        disk_model.require_room(params)
+
+
+def test_a_folder_that_cannot_be_written_has_no_links(tmp_path: Path):
+    assert not disk_model.has_links(tmp_path / "none")

@@ -64,7 +64,7 @@ def test_a_package_that_is_not_there_matters_by_what_it_is_for(monkeypatch):
 
 
 def test_too_little_disk_and_a_kernel_that_cannot_run_are_reported(monkeypatch):
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1e9})())
+    monkeypatch.setattr("dopsd.pipeline.disk_model.free_bytes", lambda: 1e9)
     assert next(machine.disk(params())).message == "1 GB free; for 1 missing run about 2 GB"
     unmade = params(model__path="base/unmade")  # pretraining makes it
     assert next(machine.disk(unmade)).message == "1 GB free; for 1 missing run about 2 GB"
