@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from dopsd.core.paths import RunKey
     from dopsd.training.run_settings import RunSettings
 
+# options of `dvc repro` by which a target brings other stages along that depend on it
+FOLLOWING = {"--downstream", "--force-downstream", "-p", "--pipeline", "-P", "--all-pipelines"}
 READ = ("train", "evaluate", "select")  # stages with the checkpoints as output or dependency
 
 
@@ -58,8 +61,9 @@ def runs_of(params: Params, words: Sequence[str]) -> list[RunSettings]:
     targets = [word for word in words[1:] if not word.startswith("-")]
     cells = {target.partition("@")[2] for target in targets}
     runs = {run.key.stage: run for run in params.runs} | _variants(params)
-    is_all = not targets or "" in cells
-    return [run for cell, run in runs.items() if is_all or cell in cells]
+    if not targets or "" in cells or not FOLLOWING.isdisjoint(words):
+        return [*runs.values()]
+    return [run for name, run in runs.items() if any(fnmatch(name, cell) for cell in cells)]
 
 
 def _variants(params: Params) -> dict[str, RunSettings]:
