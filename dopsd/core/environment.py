@@ -1,4 +1,4 @@
-"""Names of environment variables that dopsd's own processes exchange."""
+"""Names of environment variables that processes of dopsd and DVC exchange."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 
+DVC_STAGE = "DVC_STAGE"  # set by DVC for its stages
 DVC_PID = "DOPSD_DVC"  # set for stages: process id of the DVC that runs them
 RESTORE_ONLY = "DOPSD_RESTORE_ONLY"  # set while results are collected: stages must not compute
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.environment import DVC_PID
+from dopsd.core.environment import DVC_PID, DVC_STAGE
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError
 from dopsd.core.interrupts import handling
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 LAUNCHER = "DOPSD_LAUNCHER"  # set for processes that `launch` starts
 GUARD = "DOPSD_GUARD"  # set for commands that a flow starts
-DVC_STAGE = "DVC_STAGE"  # set by DVC for its stages
 # each configures torch's allocator on a GPU; older releases of torch know only the first
 ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}
 SAVING = 1800  # seconds that processes have to save after a signal

@@ -7,6 +7,7 @@ Slurm job. Or a person starts the same line on every node (`--node`, `--meet`).
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dopsd.core.environment import DVC_PID, DVC_STAGE
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError
 
@@ -31,6 +33,8 @@ SSH, PORT = "DOPSD_SSH", "DOPSD_PORT"
 NODE, MEETING = "DOPSD_NODE", "DOPSD_MEETING"  # index of this node, and HOST:PORT of the first
 GUARDED = "DOPSD_GUARDED"  # set on nodes that another one started: they end with their input
 PASSED = ("DOPSD_", "GLOO_", "HF_", "MLFLOW_", "NCCL_", "OMP_", "PYTHON", "TORCH_")
+KEPT = (BACKEND, HOSTS, SSH, PORT, DVC_STAGE, DVC_PID)  # mean something on the first node alone
+OTHER_NODE = Path(__file__).with_name("other_node.py")
 LEAVING = 300  # seconds that the other nodes have to end after a success
 
 
@@ -58,38 +62,34 @@ class Nodes:
         Args:
             words: arguments of the command line after `dopsd`.
         """
-        command = [sys.executable, "-m", "dopsd", *words]
+        command = [sys.executable, "-I", str(OTHER_NODE), *words]
         if self.backend == "local":
-            commands = [self._with_environment(i, command) for i in range(1, self.count)]
+            commands = [command] * (self.count - 1)
         elif self.backend == "ssh":
-            commands = [
-                [*_ssh(), host, f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(remote)}"]
-                for i, host in enumerate(self.hosts[1:], 1)
-                for remote in [self._with_environment(i, command)]
-            ]
+            shell = f"cd {shlex.quote(str(Path.cwd()))} && exec {shlex.join(command)}"
+            commands = [[*_ssh(), host, shell] for host in self.hosts[1:]]
         elif self.backend == "slurm":
-            others = str(self.count - 1)
-            step = ["srun", "--overlap", "--relative=1", f"--nodes={others}", f"--ntasks={others}"]
-            step += ["--ntasks-per-node=1", "--kill-on-bad-exit=0", "--wait=0"]
-            shell = f'{NODE}=$((SLURM_PROCID + 1)) exec "$@"'
-            commands = [[*step, "bash", "-c", shell, "-", *self._with_environment(None, command)]]
+            step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"]
+            commands = [[*step, f"--relative={i}", *command] for i in range(1, self.count)]
         else:
             commands = []
         # their own group: a Ctrl-C reaches this node's processes, which tell the others to stop
-        return [
+        others = [
             subprocess.Popen(line, stdin=subprocess.PIPE, start_new_session=True)
             for line in commands
         ]
+        for i, process in enumerate(others, 1):
+            self._send_environment(i, process)
+        return others
 
-    def _with_environment(self, index: int | None, command: list[str]) -> list[str]:
-        own = {MEETING: self.endpoint, GUARDED: "1"}
-        own |= {} if index is None else {NODE: str(index)}
-        passed = {
-            name: value
-            for name, value in os.environ.items()
-            if name.startswith(PASSED) and name not in (BACKEND, HOSTS, SSH, NODE, *own)
-        }
-        return ["env", *(f"{name}={value}" for name, value in (passed | own).items()), *command]
+    def _send_environment(self, index: int, process: subprocess.Popen[bytes]) -> None:
+        """Write the first line that `other_node` reads."""
+        passed = {name: value for name, value in os.environ.items() if name.startswith(PASSED)}
+        own = {NODE: str(index), MEETING: self.endpoint, GUARDED: "1"}
+        values = passed | dict.fromkeys(KEPT, None) | own
+        if process.stdin:
+            with suppress(BrokenPipeError):  # the process has ended
+                os.write(process.stdin.fileno(), json.dumps(values).encode() + b"\n")
 
 
 def of_environment() -> Nodes | None:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.config.loading import load_params, read_yaml
+from dopsd.core.environment import DVC_STAGE
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.fingerprint import sha256
-from dopsd.distributed.launch import DVC_STAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

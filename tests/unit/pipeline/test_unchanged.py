@@ -11,8 +11,8 @@ import pytest
 from conftest import ROOT, write_params
 
 from dopsd.config.loading import load_params
+from dopsd.core.environment import DVC_STAGE
 from dopsd.core.errors import DopsdError
-from dopsd.distributed.launch import DVC_STAGE
 from dopsd.pipeline.unchanged import unchanged
 
 PIPELINE = """

@@ -1,0 +1,53 @@
+"""How the first node starts the others, waits for them and ends them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from dopsd.distributed.nodes import BACKENDS, MEETING, NODE, Nodes
+
+# a program of that name which runs the command here: what a host or a node of a job would do
+PROGRAMS = {
+    "ssh": '#!/bin/sh\nshift 3\nexec sh -c "$1"\n',  # -o BatchMode=yes HOST COMMAND
+    "srun": '#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do shift; done\nSLURM_PROCID=0 exec "$@"\n',
+}
+SHOW = "import json, os, sys; json.dump([sys.argv[1:], dict(os.environ)], open('seen', 'w'))"
+
+
+@pytest.fixture(params=BACKENDS)
+def nodes(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    """Two nodes of a backend whose program is pretended."""
+    for name, text in PROGRAMS.items():
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    return Nodes(2, 0, "first:1", request.param, ("a", "b"))
+
+
+def test_secrets_reach_another_node_and_no_command_line(nodes, tmp_path, monkeypatch):
+    (tmp_path / "stub" / "dopsd").mkdir(parents=True)
+    (tmp_path / "stub" / "dopsd" / "__main__.py").write_text(SHOW)
+    secret = "hf_secret 'of two\nlines'"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "stub"))
+    monkeypatch.setenv("HF_TOKEN", secret)
+    monkeypatch.chdir(tmp_path)
+    (process,) = nodes.start_others(["train", "--task", "a b"])
+    assert process.wait(60) == 0
+    words, environment = json.loads(Path("seen").read_text())
+    assert words == ["train", "--task", "a b"]
+    values = {"HF_TOKEN": secret, NODE: "1", MEETING: "first:1"}
+    assert {name: environment[name] for name in values} == values
+    assert "hf_secret" not in str(process.args)
+
+
+def test_another_node_looks_for_no_dvc_of_the_first(nodes, project, monkeypatch):
+    """The process id of that DVC means nothing there; it is above the kernel's highest one."""
+    monkeypatch.setenv("DVC_STAGE", "train@x")
+    monkeypatch.setenv("DOPSD_DVC", str(2**22 + 1))
+    (process,) = nodes.start_others(["train", "--method", "unknown"])
+    assert process.wait(60) == 2  # a mistake that is found after the beginning
