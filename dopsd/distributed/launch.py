@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,8 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError
 from dopsd.core.interrupts import handling
 from dopsd.core.progress import log
-from dopsd.distributed.nodes import end_others, end_with_input, of_environment, unreachable
+from dopsd.distributed.meeting import meeting, unreachable
+from dopsd.distributed.nodes import end_others, end_with_input, of_environment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +34,7 @@ GUARD = "DOPSD_GUARD"  # set for commands that a flow starts
 # each configures torch's allocator on a GPU; older releases of torch know only the first
 ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}
 SAVING = 1800  # seconds that processes have to save after a signal
+ENDING = 10  # seconds that nodes have to end which did not all meet
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux' prctl
 
 
@@ -148,7 +151,7 @@ def launch(settings: Launching, words: Sequence[str]) -> int:
         nproc_per_node=processes,
         max_restarts=0,
         monitor_interval=0.5,
-        **_meeting(nodes, settings.timeout),
+        **_rendezvous(nodes, settings.timeout),
         **newer_options,
     )
     is_stopping = False
@@ -163,20 +166,23 @@ def launch(settings: Launching, words: Sequence[str]) -> int:
     try:
         with handling(stop):
             end_with_input()
-            elastic_launch(config, sys.executable)("-m", "dopsd", *words)
+            with meeting(nodes, others, settings.timeout) if nodes else nullcontext():
+                elastic_launch(config, sys.executable)("-m", "dopsd", *words)
     except ChildFailedError as error:
         status = error.get_first_failure()[1].exitcode
         status = status if status >= 0 else 128 - status
     except SignalException as error:
         status = 128 + int(error.sigval)
-    except DistError as error:
-        end_others(others, TEMPORARY, 0)
+    except (DistError, DopsdError) as error:
+        end_others(others, TEMPORARY, ENDING)
+        if isinstance(error, DopsdError):
+            raise
         raise unreachable(config.rdzv_endpoint, settings.timeout) from error
     return end_others(others, status, SAVING)
 
 
-def _meeting(nodes: Nodes | None, timeout: int) -> dict[str, Any]:
-    """Return how the launchers of all nodes meet.
+def _rendezvous(nodes: Nodes | None, timeout: int) -> dict[str, Any]:
+    """Return how torch's launchers of all nodes find each other.
 
     The static kind gives the first node the first ranks, and asks no store while processes run, so
     that a network cut of a minute ends no launcher.

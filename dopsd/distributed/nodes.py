@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.environment import DVC_PID, DVC_STAGE
 from dopsd.core.error_codes import Code
-from dopsd.core.errors import TEMPORARY, DopsdError
+from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,7 +108,8 @@ def of_environment() -> Nodes | None:
     if backend == "ssh":
         for host in hosts[1:]:
             _check(host)
-    first = {"local": "127.0.0.1", "ssh": hosts[0]}.get(backend) or socket.gethostname()
+    names = {"local": "127.0.0.1", "ssh": hosts[0].rpartition("@")[2]}  # without the user of ssh
+    first = names.get(backend) or socket.gethostname()
     return Nodes(count, 0, f"{first}:{os.environ.get(PORT) or free_port()}", backend, hosts)
 
 
@@ -161,25 +163,26 @@ def end_others(others: list[subprocess.Popen[bytes]], status: int, saving: int) 
         status: of this node.
         saving: seconds that they have to save if this node failed.
     """
+    if status == 0:
+        _wait(others, LEAVING)
     for process in others:
-        if status == 0:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(LEAVING)
         if process.stdin:
             process.stdin.close()
-        try:
-            process.wait(saving)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        status = status or (process.returncode if (process.returncode or 0) > 0 else 0)
-    return status
+    _wait(others, saving)
+    for process in others:
+        process.kill()  # does nothing to a process that has ended
+        process.wait()
+    return next(filter(None, (status, *map(exit_code, others))), 0)
 
 
-def unreachable(endpoint: str, timeout: int) -> DopsdError:
-    """Return the error of nodes that did not meet."""
-    return DopsdError(
-        f"launch: not all nodes reached {endpoint} within {timeout} s; start as many as --nodes"
-        " says, and let the network pass this port",
-        TEMPORARY,
-        code=Code.PROCESSES,
-    )
+def _wait(processes: list[subprocess.Popen[bytes]], seconds: float) -> None:
+    """Wait until all processes have ended, at most so long."""
+    end = time.monotonic() + seconds
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0, end - time.monotonic()))
+
+
+def exit_code(process: subprocess.Popen[bytes]) -> int:
+    """Return the status of an ended process as a shell names it."""
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode

@@ -32,6 +32,17 @@ def test_options_that_contradict_each_other_are_one_line(project, capsys, words,
     assert reason in said and said.count("\n") == 1
 
 
+def test_a_node_that_ends_at_its_start_ends_the_command_at_once(project, capsys):
+    """In place of ssh: a program that finds the folder there, and cannot start dopsd."""
+    write_params(launch__timeout=10)
+    Path("ssh").write_text('#!/bin/sh\ncase "$4" in test*) ;; *) exit 3 ;; esac\n')
+    Path("ssh").chmod(0o755)
+    where = ["--backend", "ssh", "--hosts", "me@127.0.0.1,you@b", "--ssh", "./ssh"]
+    assert main(["launch", "--nodes", "2", *where, "train"]) == 3
+    said = capsys.readouterr().err
+    assert "launch: you@b: ended with exit code 3 before the nodes met" in said
+
+
 @pytest.mark.full
 def test_two_nodes_of_one_machine_train_and_evaluate(project):
     write_params(train__updates=2, train__prompts_per_collect=3)
