@@ -42,7 +42,9 @@ class ProgressBar(OutputListener):
     def __init__(self, stage: str, key: str) -> None:
         self.stage, self.key = stage, f"{stage.replace('_', '-')}-{key}"
         self.started = time.time()
-        self.looked, self.shown = 0.0, (-1.0, False)
+        # whether the run is marked as stalled: unknown, since an earlier process may have done so
+        self.shown: tuple[float, bool | None] = (-1.0, None)
+        self.looked = 0.0
         self.artifact: UUID | None = None
 
     def on_tick(self) -> None:
@@ -63,6 +65,13 @@ class ProgressBar(OutputListener):
                 if progress.is_stalled != self.shown[1]:
                     flag(progress.is_stalled, progress.text)
                 self.shown = state
+
+    def end(self) -> None:
+        """Remove the mark of a stalled run: its command has ended."""
+        if self.shown[1] and server.is_reachable():
+            with suppress(*SERVER_ERRORS):
+                flag(False, f"{self.stage} has ended")
+                self.shown = (self.shown[0], False)
 
     def _show(self, percent: float, description: str) -> None:
         if self.artifact is None:

@@ -90,7 +90,10 @@ def _repro(stage: str, key: str, env: Mapping[str, str] | None = None) -> Done:
     """
     bar = ProgressBar(stage.partition("@")[0], key)
     shared = ("--pull",) if is_sharing.is_set() else ()
-    lines = run(stage, (*DOPSD, "repro", *shared, "-s", stage), get_run_logger(), env, bar)
+    try:
+        lines = run(stage, (*DOPSD, "repro", *shared, "-s", stage), get_run_logger(), env, bar)
+    finally:
+        bar.end()
     bar.finish()
     if not any(line.startswith("Running stage") for line in lines):
         return Completed(name="Cached", message="up to date")

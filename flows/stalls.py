@@ -17,7 +17,7 @@ STALLED, PROGRESSED = "dopsd.run.stalled", "dopsd.run.progressed"  # events
 
 
 def flag(is_stalled: bool, text: str) -> None:
-    """Set or remove the tag of the run that this task belongs to, and emit the event.
+    """Set or remove the tag of this task's run, and emit the event; do nothing without a change.
 
     Args:
         is_stalled: Whether the run has made no update for long, or does again.
@@ -26,6 +26,8 @@ def flag(is_stalled: bool, text: str) -> None:
     run_id = UUID(runtime.flow_run.id)
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(run_id)
+        if (TAG in run.tags) == is_stalled:
+            return
         tags = {*run.tags, TAG} if is_stalled else {*run.tags} - {TAG}
         client.update_flow_run(run_id, tags=sorted(tags))
     emit_event(
@@ -36,5 +38,5 @@ def flag(is_stalled: bool, text: str) -> None:
         },
         payload={"progress": text},
     )
-    message = f"stalled: {text}" if is_stalled else f"goes on: {text}"
+    message = f"stalled: {text}" if is_stalled else f"no longer stalled: {text}"
     (get_run_logger().warning if is_stalled else get_run_logger().info)(message)

@@ -222,6 +222,7 @@ def test_progress_is_that_of_this_run_and_shown_when_it_changes(tmp_path, monkey
         artifacts, "update_progress_artifact", lambda i, p, **k: made.append((p, k["description"]))
     )
     monkeypatch.setattr(artifacts.server, "is_reachable", lambda: True)
+    monkeypatch.setattr(artifacts, "flag", lambda *_: None)
     state = Path("work/train.json")
     state.parent.mkdir()
     state.write_text(json.dumps({"done": 9, "total": 10, "rate": 1.0, "steps": 9}))
@@ -236,6 +237,27 @@ def test_progress_is_that_of_this_run_and_shown_when_it_changes(tmp_path, monkey
         (25.0, "train: 2 of 8, 0.10/s, 1:00 left"),
         (75.0, "train: 6 of 8, 0.10/s, 0:20 left"),
     ]
+
+
+def test_the_mark_of_a_stalled_command_ends_with_the_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flagged = []
+    monkeypatch.setattr(artifacts, "flag", lambda is_stalled, _: flagged.append(is_stalled))
+    monkeypatch.setattr(artifacts, "create_progress_artifact", lambda *_, **__: "id")
+    monkeypatch.setattr(artifacts.server, "is_reachable", lambda: True)
+    monkeypatch.setattr(stages, "get_run_logger", lambda: LOG)
+
+    def stall_and_fail(*words: object) -> None:
+        state = {"done": 1, "total": 2, "rate": 1.0, "steps": 1, "stalled_after": -1, "usual": 1}
+        Path("work").mkdir()
+        Path("work/train.json").write_text(json.dumps(state))
+        words[-1].finish()
+        raise running.CommandFailed("train", 75, [])
+
+    monkeypatch.setattr(stages, "run", stall_and_fail)
+    with pytest.raises(running.CommandFailed):
+        stages._repro("train@sudoku-d_opsd-0", "sudoku-d_opsd-0")
+    assert flagged == [True, False]
 
 
 def test_the_result_tells_numbers_and_where_they_come_from(tmp_path, monkeypatch):

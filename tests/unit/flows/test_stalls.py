@@ -12,12 +12,12 @@ from threading import Thread
 
 import pytest
 from conftest import write_params
-from prefect import flow, get_run_logger, task
+from prefect import flow, get_run_logger, tags, task
 from prefect.client.orchestration import get_client
 from prefect.testing.utilities import prefect_test_harness
 
 from dopsd.core.stall import FEWEST
-from flows import artifacts
+from flows import artifacts, stalls
 from flows.artifacts import ProgressBar
 from flows.running import begin, run
 
@@ -51,6 +51,8 @@ def test_a_stopped_process_is_flagged_and_the_flag_ends_when_it_goes_on(
 ):
     write_params(train__updates=300, train__checkpoint_every=300)
     monkeypatch.setattr(artifacts, "EVERY", 0.2)
+    events: list[str] = []
+    monkeypatch.setattr(stalls, "emit_event", lambda name, **_: events.append(name))
 
     @task
     def train() -> None:
@@ -73,11 +75,16 @@ def test_a_stopped_process_is_flagged_and_the_flag_ends_when_it_goes_on(
             return any("stalled" in found.tags for found in client.read_flow_runs())
 
         outcome: list[str] = []
-        thread = Thread(
-            target=lambda: outcome.append(training(return_state=True).name), daemon=True
-        )
+
+        def train_again() -> None:
+            """As after a process that was killed while the run had the tag."""
+            with tags("stalled"):
+                outcome.append(training(return_state=True).name)
+
+        thread = Thread(target=train_again, daemon=True)
         thread.start()
         until(has_usual_times)
+        until(lambda: not is_flagged())
         pid = int(Path("pid").read_text())
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -89,3 +96,4 @@ def test_a_stopped_process_is_flagged_and_the_flag_ends_when_it_goes_on(
         until(lambda: not is_flagged())
         thread.join(300)
         assert outcome == ["Completed"] and not is_flagged()
+        assert events == [stalls.PROGRESSED, stalls.STALLED, stalls.PROGRESSED]
