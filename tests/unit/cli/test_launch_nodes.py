@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import forks
 import pytest
 from conftest import ROOT, write_params
 
 from dopsd.cli.main import main
+from dopsd.core.fingerprint import sha256
+from dopsd.models.adapter_files import ADAPTER
 
 
 @pytest.mark.parametrize(
@@ -43,8 +47,13 @@ def test_a_node_that_ends_at_its_start_ends_the_command_at_once(project, capsys)
     assert "launch: you@b: ended with exit code 3 before the nodes met" in said
 
 
+def weights() -> dict[str, str]:
+    folder = Path("runs/sudoku/d_opsd/0/train")
+    return {path.parent.name: sha256(path) for path in folder.glob(f"*/{ADAPTER}")}
+
+
 @pytest.mark.full
-def test_two_nodes_of_one_machine_train_and_evaluate(project):
+def test_two_nodes_of_one_machine_make_what_two_processes_of_one_node_make(project):
     write_params(train__updates=2, train__prompts_per_collect=3)
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     for stage in ("train", "evaluate"):
@@ -53,3 +62,8 @@ def test_two_nodes_of_one_machine_train_and_evaluate(project):
     assert Path("runs/sudoku/d_opsd/0/evaluate.json").is_file()
     shares = {path.name for path in Path("work/eval").glob("*/answers.*.jsonl")}
     assert shares == {"answers.0.jsonl", "answers.1.jsonl"}
+    of_two_nodes = weights()
+    for folder in ("runs", "work"):
+        shutil.rmtree(folder)
+    assert forks.statuses(forks.start_ranks(2, forks.command, "train")) == [0, 0], forks.output()
+    assert "step-000002" in of_two_nodes and weights() == of_two_nodes
