@@ -191,7 +191,7 @@ def _check_starts(params: Params, runs: list[RunSettings]) -> None:
 
 
 def _check_shard(params: Params, models: dict[str, ModelConfig]) -> None:
-    """Check what sharding needs: stored weights, and the same forwards in every process."""
+    """Check what sharding needs: a frozen base whose weights are stored as they are."""
     for key, model in models.items():
         if model.quantization != "none" or model.attention == "auto" or model.compile:
             raise ValueError(

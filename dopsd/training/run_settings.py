@@ -72,13 +72,10 @@ class RunSettings:
     @property
     def reason_against_shards(self) -> str | None:
         """Why this run cannot train with a sharded base; None if it can."""
-        method = self.key.method
         if self.train.weights == "all":
-            return f"launch.shard: {method} trains all weights, and only a frozen base is split"
-        if self.algorithm.has_uneven_forwards:
             return (
-                f"launch.shard: {method} makes more forwards for some batches than for others;"
-                " remove the method"
+                f"launch.shard: {self.key.method} trains all weights, and only a frozen base is"
+                " split"
             )
         return None
 

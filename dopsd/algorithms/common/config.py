@@ -75,11 +75,6 @@ class AlgorithmConfig(Section):
         return raw
 
     @property
-    def has_uneven_forwards(self) -> bool:
-        """Whether batches of one size can need different numbers of forwards."""
-        return False
-
-    @property
     def depends_on_length(self) -> bool:
         """Whether batches depend on the number of updates of the run."""
         return False
