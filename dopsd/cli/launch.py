@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import count, seed
@@ -71,7 +72,7 @@ def set_nodes(a: argparse.Namespace) -> None:
         raise DopsdError(f"launch: {a.words[0]}: expected one of {known}", code=Code.USAGE)
     if (a.backend is None) == (a.node is None) or (a.node is None) != (a.meet is None):
         raise DopsdError("launch: give --backend, or both --node and --meet", code=Code.USAGE)
-    if a.node is not None and (a.node >= a.nodes or a.meet.rpartition(":")[1] != ":"):
+    if a.node is not None and (a.node >= a.nodes or not re.fullmatch(r"[^@]+:\d+", a.meet)):
         raise DopsdError(
             f"launch: expected --node below --nodes {a.nodes} and --meet HOST:PORT", code=Code.USAGE
         )

@@ -24,6 +24,8 @@ from dopsd.models.adapter_files import ADAPTER
         (["--node", "0", "train"], "give --backend, or both --node and --meet"),
         (["--node", "2", "--meet", "a:1", "train"], "expected --node below --nodes 2"),
         (["--node", "0", "--meet", "a", "train"], "--meet HOST:PORT"),
+        (["--node", "0", "--meet", "a:b", "train"], "--meet HOST:PORT"),
+        (["--node", "0", "--meet", "me@a:1", "train"], "--meet HOST:PORT"),
         (["--node", "0", "--meet", "a:1", "repro"], "repro runs on one machine"),
         (["--backend", "ssh", "--hosts", "a", "train"], "--hosts: expected 2 names"),
         (["--backend", "local", "--hosts", "a,b", "train"], "--hosts: expected 2 names"),
