@@ -27,6 +27,7 @@ ENV = {"PATH": PATH, "HOME": "/home/dopsd", "PYTHONUNBUFFERED": "1"}  # of the i
 UNPRIVILEGED = (
     *("setpriv", f"--reuid={USER}", f"--regid={USER}", f"--groups={USER}"),
     *("--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"),
+    "--pdeathsig=KILL",  # a change of user clears that of the parent
 )
 
 
