@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from dopsd.algorithms.common.config import BETWEEN, kind_of
@@ -35,7 +36,7 @@ def nearest_profile(params: Params, key: RunKey) -> tuple[str, list[Change]]:
     run_sections = _sections(params, key)
     candidates = []
     for profile, preset, hardware in choices(key.task):
-        settings = checked(resolve(profile, preset, hardware), profile)
+        settings = _settings(profile, preset, hardware)
         options = {"preset": preset, "hardware": hardware}
         words = [profile] + [
             f"--{name} {value}"
@@ -45,6 +46,12 @@ def nearest_profile(params: Params, key: RunKey) -> tuple[str, list[Change]]:
         changes = list(changed(run_sections, _sections(settings, key)))
         candidates.append((" ".join(words), changes))
     return min(candidates, key=lambda candidate: len(candidate[1]))
+
+
+@cache
+def _settings(profile: str, preset: str, hardware: str) -> Params:
+    """Return a profile's settings; a report of each of many runs asks for them."""
+    return checked(resolve(profile, preset, hardware), profile)
 
 
 def _sections(params: Params, key: RunKey) -> dict[str, Any]:
