@@ -126,6 +126,7 @@ class Params(Section):
             (self.of(method) if method else self).train.adapter,
             self.evaluate.bootstrap,
             self.launch.shard,
+            self.launch.timeout,
         )
 
     def model_of(self, task: str) -> ModelConfig:

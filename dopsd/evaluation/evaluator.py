@@ -6,7 +6,6 @@ A cached report is found by all that decides it: weights, protocol, data, base, 
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -17,7 +16,8 @@ from dopsd.core.files import WORK, write_json
 from dopsd.core.fingerprint import fingerprint, sha256
 from dopsd.core.jsonl import verified, with_digest
 from dopsd.core.progress import Progress, is_main_rank, log
-from dopsd.evaluation.generate import LOOK_EVERY, Answer, Answering, Trials
+from dopsd.evaluation.generate import Answer, Answering, Trials
+from dopsd.evaluation.others import wait_for_others
 from dopsd.evaluation.report import report
 from dopsd.models.adapter_files import identity
 from dopsd.models.backends import resolved
@@ -92,6 +92,7 @@ class Evaluator:
             protocol,
             self.trials,
             self.settings.model,
+            self.settings.timeout,
         )
 
     def answers(self, adapter: Path | None, protocol: EvalProtocol) -> dict[str, list[Answer]]:
@@ -161,8 +162,8 @@ class Evaluator:
             write_json(
                 path, with_digest(asdict(replace(eval_report, measured_on=records))), is_shared=True
             )
-        while _cached_report(path) is None:  # the first rank writes it
-            time.sleep(LOOK_EVERY)
+        # the first rank writes it
+        wait_for_others(lambda: int(_cached_report(path) is None), self.settings.timeout)
 
     def take_part(self) -> None:
         """With a sharded base, take part in the other processes' forwards until all are done."""

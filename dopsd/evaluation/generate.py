@@ -6,7 +6,6 @@ Ranks share the problems. After an interruption only the missing problems are ge
 from __future__ import annotations
 
 import os
-import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import torch
 from dopsd.core.jsonl import append_lines, read_lines
 from dopsd.core.progress import Progress, log
 from dopsd.core.types import Problem, Rollout, Score
+from dopsd.evaluation.others import wait_for_others
 from dopsd.models.measured_on import distinct, measured_on
 from dopsd.rollout.engine import SamplingPlan, generate_until_correct
 from dopsd.rollout.prompts import PromptSet, decoding
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from dopsd.models.config import ModelConfig
     from dopsd.models.llm_policy import LlmPolicy
     from dopsd.rollout.config import EvalProtocol
-
-LOOK_EVERY = 0.5  # seconds between two checks of what the other ranks have written
 
 
 @dataclass(frozen=True)
@@ -75,8 +73,9 @@ class Answering:
         protocol: EvalProtocol,
         trials: Trials,
         model: ModelConfig,
+        timeout: int,
     ) -> None:
-        self.folder, self.prompt_set = folder, prompt_set
+        self.folder, self.prompt_set, self.timeout = folder, prompt_set, timeout
         self.protocol, self.trials, self.model = protocol, trials, model
         self.rank, self.ranks = (
             int(os.environ.get("RANK", "0")),
@@ -154,8 +153,7 @@ class Answering:
 
     def wait(self) -> None:
         """Wait until the other ranks have written their shares."""
-        while self.missing():
-            time.sleep(LOOK_EVERY)
+        wait_for_others(lambda: len(self.missing()), self.timeout)
 
     def _batches(self, prompts: Sequence[Tensor]) -> list[list[int]]:
         """Return batches of indices: sorted by length if padding is masked, else in file order."""

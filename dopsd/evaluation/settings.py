@@ -22,3 +22,4 @@ class EvalSettings:
     lora: AdapterConfig | None  # shape of the adapters; None: checkpoints hold all weights
     bootstrap: int  # resamples of an interval
     shard: bool = False  # the base is split over the processes
+    timeout: int = 1800  # seconds to wait for another process

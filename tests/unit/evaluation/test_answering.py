@@ -14,6 +14,7 @@ from toy_runs import evaluator
 
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
+from dopsd.core.errors import DopsdError
 from dopsd.core.progress import Progress
 from dopsd.evaluation import generate
 from dopsd.pipeline import evaluate_checkpoint
@@ -148,6 +149,20 @@ def test_ranks_share_the_batches_and_the_answers_are_those_of_one(project, monke
     assert sorted(asked) == sorted(problem.id for problem in work.problems)
     work.cached(None, protocol).unlink()
     assert work.reports("evaluate", [None], protocol) == [[alone]]
+
+
+def test_an_evaluation_whose_other_ranks_are_lost_ends_and_keeps_its_answers(project, monkeypatch):
+    write_params(launch__timeout=1)
+    work, protocol = evaluator()
+    part = work.answering(None, protocol)
+    part.rank, part.ranks = 0, 2
+    work.with_adapter(None)
+    with (
+        Progress("evaluate", 12, "problem") as progress,
+        pytest.raises(DopsdError, match="no other process has written anything for 1 s, and 5"),
+    ):
+        part.complete(work.policy, progress)
+    assert len(part.found()) == 7
 
 
 def test_unmasked_padding_keeps_the_batches_of_the_file(project, monkeypatch):
