@@ -1,6 +1,6 @@
 """Every algorithm that fits takes two updates on a toy of every architecture; the last checkpoint
-is exported. Two architectures also run by `dvc repro` with an algorithm, and one by the
-deployment; `make nightly` runs one algorithm of each, and all algorithms of all by both.
+is exported. One architecture also runs by `dvc repro`; `make nightly` runs all algorithms of all by
+`dvc repro` and by the deployment.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from _pytest.mark.structures import ParameterSet
 from conftest import ROOT, write_params
 from deployed import run_by
 from safetensors.torch import load_file
-from trained_toys import BASES, BD3LM, make_base, model_of, settings
+from trained_toys import BASES, make_base, model_of, settings
 from workspace import Workspace
 
 from dopsd.algorithms.registry import ALGORITHMS
@@ -25,16 +24,6 @@ from dopsd.core.tables import read_table
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import load_policy
 
-METHODS = [
-    "d_opsd",
-    "rft",
-    "sft",
-    "d3llm",
-    "infill",
-    "wd1",
-    "spg",
-    "trace_rl",
-]  # of BASES, in their order
 needs_checkout = pytest.mark.skipif(
     not (ROOT / ".git").exists(), reason="needs the files of a git checkout"
 )
@@ -80,26 +69,13 @@ def run_all(by: str, name: str, methods: list[str], folder: Path) -> None:
         assert (run / "test.json").is_file(), method
 
 
-def in_tier(name: str, method: str) -> ParameterSet:
-    """Put the two that differ most into the checks of a change, and the others into nightly."""
-    tier = pytest.mark.full if name in {"llada2_moe", BD3LM} else pytest.mark.nightly
-    return pytest.param(name, method, marks=tier)
-
-
-@needs_checkout
-@pytest.mark.parametrize(("name", "method"), map(in_tier, BASES, METHODS))
-def test_an_algorithm_runs_by_dvc_on_each_architecture(
-    name: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
-    run_all("dvc", name, [method], tmp_path)
-
-
 @pytest.mark.full
 @needs_checkout
-def test_an_architecture_runs_by_the_deployment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_algorithm_runs_by_dvc_on_an_architecture_of_experts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
-    run_all("deployment", "Dream", ["rft"], tmp_path)
+    run_all("dvc", "llada2_moe", ["wd1"], tmp_path)
 
 
 @pytest.mark.nightly
