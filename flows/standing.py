@@ -11,9 +11,8 @@ FAULTS = 2  # failures in a row after which a machine gets no more runs
 class Standing:
     """Counts each machine's failures since its last finished run.
 
-    A machine that fails is replaced quickly by its next failure, so that it would take all runs
-    while the others train. Whether machine or run is at fault shows when another machine has tried
-    the same run.
+    A machine on which runs fail at once is free again at once, and would use up all runs while the
+    others train. Whether machine or run is at fault shows when another machine has tried the run.
     """
 
     def __init__(self) -> None:

@@ -21,5 +21,5 @@ class EvalSettings:
     sampling: SamplingConfig  # of training rollouts
     lora: AdapterConfig | None  # shape of the adapters; None: checkpoints hold all weights
     bootstrap: int  # resamples of an interval
-    shard: bool = False  # the base is split over the processes
-    timeout: int = 1800  # seconds to wait for another process
+    shard: bool  # the base is split over the processes
+    timeout: int  # launch.timeout: seconds to wait for another process

@@ -66,7 +66,7 @@ def check(server: str, mlflow: str, name: str, state: State) -> None:
                 f"{key}={url} does not answer ({error}); is `make up` running there, and the port"
                 " open or forwarded (`ssh -N -L 4200:127.0.0.1:4200 -L 5000:127.0.0.1:5000 HOST`)?"
             ) from None
-    from dopsd.pipeline.dvc_remote import remote_problem  # not at the top: see join
+    from dopsd.pipeline.dvc_remote import remote_problem  # not at the top: see `join`
 
     if why := remote_problem(ROOT):
         raise Trouble(why)
@@ -102,9 +102,8 @@ def join(server: str, mlflow: str | None, name: str | None, env: dict[str, str])
     Raises:
         Trouble: if something is missing, or a `prefect` command fails.
     """
-    from dopsd.core.fingerprint import (
-        checkout_digest,  # containers may have no dopsd at their start
-    )
+    # not at the top: containers run this folder's commands before dopsd is on their path
+    from dopsd.core.fingerprint import checkout_digest
 
     started_at, state = time.monotonic(), read_state()
     server = server.rstrip("/").removesuffix("/api")
