@@ -7,7 +7,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 
 .PHONY: help demo demo-full test test-all toy bench load garbage lint types mlflow install up down \
 	integration integration-compose integration-k8s integration-machines integration-network integration-slurm \
-	chaos tournament every-method lowest newest nightly reference docs docs-serve
+	chaos tournament every-method lowest newest nightly reference docs docs-serve gpu
 
 .DEFAULT_GOAL := help
 
@@ -58,6 +58,9 @@ bench: install
 	python benchmarks/trajectory.py --repeats 3 --out reports/bench/trajectory.json
 	python benchmarks/evaluate.py --repeats 3 --out reports/bench/evaluate.json
 	python benchmarks/block_cache.py --repeats 3 --out reports/bench/block_cache.json
+
+gpu: install # test this machine's GPU and measure it, in at most 8 minutes; results in reports/gpu
+	benchmarks/gpu/test_and_measure.sh
 
 load: install # many checkpoints, runs and scorings at once: what is lost, how long, how it grows; hours on two cores
 	python benchmarks/load/checkpoints.py

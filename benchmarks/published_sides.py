@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from unittest import mock
 
 import torch
+from random_weights import moved, random_policy
 from torch import Tensor
 
 from dopsd.algorithms.common.batch import States
@@ -24,7 +25,6 @@ from dopsd.core.types import Rollout
 from dopsd.models.config import AdapterConfig
 from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.llm_policy import LlmPolicy
-from dopsd.pipeline.bench_gpu.subject import moved, random_policy
 from dopsd.rollout.sampler import Decoding
 
 SMALL = {"d_model": 32, "n_heads": 2, "n_kv_heads": 2, "n_layers": 2, "mlp_hidden_size": 64}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from random_weights import PROMPT, moved, random_policy
 from torch import Tensor
 
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
@@ -20,7 +21,6 @@ from dopsd.config.params import Params
 from dopsd.models.config import AdapterConfig
 from dopsd.models.llada.configuration import TOY, LladaConfig
 from dopsd.models.llm_policy import LlmPolicy, load_policy
-from dopsd.pipeline.bench_gpu.subject import PROMPT, moved, random_policy
 from dopsd.pipeline.shape import Shape as Flops
 from dopsd.pipeline.shape import lora_parameters
 from dopsd.rollout.prompts import decoding

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import dopsd
 from dopsd.algorithms.common.config import BETWEEN
 from dopsd.algorithms.variants import unknown_method
-from dopsd.cli import bases, bench_gpu, checkpoints, explain, push, results, runs, settings, stages
+from dopsd.cli import bases, checkpoints, explain, push, results, runs, settings, stages
 from dopsd.cli.launch import add_launch, is_on_nodes, set_nodes
 from dopsd.cli.overview import CLOSING, overview
 from dopsd.cli.parser import SHELLS, Parser, PrintCompletion
@@ -54,7 +54,7 @@ SMALLER = (
 ONLINE = ("inspect", "prepare", "push", "rehearse", "repro", "run", "task")
 # commands that do not read params.yaml first, and those that do
 FREE = settings.FREE | checkpoints.FREE | runs.FREE | explain.FREE
-FREE |= bench_gpu.FREE | bases.FREE
+FREE |= bases.FREE
 WITH_PARAMS = settings.WITH_PARAMS | results.WITH_PARAMS | checkpoints.WITH_PARAMS
 WITH_PARAMS |= push.WITH_PARAMS
 
@@ -87,7 +87,6 @@ def build_parser() -> argparse.ArgumentParser:
     push.add_push(commands)
     settings.add_profiles(commands)
     bases.add_bases(commands)
-    bench_gpu.add_bench_gpu(commands)
     explain.add_explain(commands)
     return parser
 

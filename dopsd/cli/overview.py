@@ -37,8 +37,7 @@ GROUPS = {
         "task": "check a task of your own, or list all tasks",
     },
     "Machine and servers": {
-        "doctor": "check this machine and its servers, with advice",
-        "bench-gpu": "measure this GPU in 15 minutes, on a page to send back",
+        "doctor": "check this machine, its GPU and its servers, with advice",
         "launch": "run a command on several machines",
         "publish": "copy finished runs and checkpoints to MLflow",
     },

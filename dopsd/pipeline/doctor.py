@@ -13,6 +13,7 @@ from dopsd.config.loading import load_params
 from dopsd.config.params import Params
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
+from dopsd.pipeline.checks.card import card
 from dopsd.pipeline.checks.finding import Finding
 from dopsd.pipeline.checks.machine import disk, gpus, inputs, kernels, packages, python, starts
 from dopsd.pipeline.checks.services import hub, ports, prefect_server, remote, tracking_server
@@ -26,6 +27,7 @@ CHECKS: tuple[Callable[[Params], Iterator[Finding]], ...] = (
     packages,
     gpus,
     kernels,
+    card,
     disk,
     ports,
     tracking_server,

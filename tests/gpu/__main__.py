@@ -2,7 +2,7 @@
 
 WHAT is `update --states 14 [--checkpointing]`, `rollout --rows 64` or `collect --trajectories 4`;
 several numbers may follow. `all` measures what the tests need, `check` tries the device itself.
-`modelled` writes what `dopsd bench-gpu` compares with: dopsd/pipeline/bench_gpu/modelled.json.
+`modelled` writes what `make gpu` compares with: benchmarks/gpu/modelled.json.
 `python -m gpu run train` runs a command of dopsd with true values.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 
 from gpu import shim
 
+MODELLED = Path(__file__).parents[2] / "benchmarks/gpu/modelled.json"
 NUMBERS = {"update": "--states", "rollout": "--rows", "collect": "--trajectories"}
 
 
@@ -41,36 +42,21 @@ def measure(arguments: argparse.Namespace) -> list[Any]:
 
     cuda_api.announce()
     attention.use()
-    from dopsd.pipeline.bench_gpu.subject import settings
+    from random_weights import settings
+
     from gpu import llada_8b, subject
     from gpu.device import Device
 
-    if arguments.what == "all":
+    if arguments.what in ("all", "modelled"):
         with Device(llada_8b.LIMIT) as device:
-            return [llada_8b.everything(device)]
+            found = llada_8b.everything(device)
+        return [found if arguments.what == "all" else llada_8b.modelled(found)]
     checkpointing = f"train.gradient_checkpointing={str(arguments.checkpointing).lower()}"
     with Device(llada_8b.LIMIT) as device:
         params = settings(checkpointing, *arguments.changes)
         made = subject.make(device, params, arguments.layers)
         work = getattr(llada_8b, arguments.what)
         return [work(made, number) for number in arguments.numbers]
-
-
-def write_modelled() -> int:
-    """Write modelled.json into the package."""
-    from gpu import attention, cuda_api
-
-    cuda_api.announce()
-    attention.use()
-    from dopsd.core.files import write_json
-    from dopsd.pipeline import bench_gpu
-    from dopsd.pipeline.bench_gpu.modelled import FILE
-    from gpu import llada_8b, modelled
-    from gpu.device import Device
-
-    with Device(llada_8b.LIMIT) as device:
-        write_json(Path(bench_gpu.__path__[0], FILE), modelled.table(device))
-    return 0
 
 
 def main() -> int:
@@ -87,10 +73,11 @@ def main() -> int:
         from gpu import self_check
 
         found = [self_check.results()]
-    elif arguments.what == "modelled":
-        return write_modelled()
     else:
         found = measure(arguments)
+    if arguments.what == "modelled":
+        MODELLED.write_text(json.dumps(found[0], indent=1) + "\n")
+        return 0
     sys.stdout.write(json.dumps(found, indent=1) + "\n")
     return 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 REPORT = "PRETENDED_GPU_REPORT"  # variable: the file that gets waits by line and peak memory
-LIMIT = 2**19 - 1  # entries of a tensor with true values in bench-gpu: LLaDA-8B has larger ones
+LIMIT = 2**19 - 1  # entries of a tensor with true values; the matrices that doctor times have more
 KILLED_AT = "PRETENDED_GPU_KILLED_AT"  # variable: the update at whose begin the process dies
 
 
@@ -28,7 +28,7 @@ def run(words: list[str]) -> int:
 
     if KILLED_AT in os.environ:
         _die_at(int(os.environ[KILLED_AT]))
-    with Device(LIMIT if words[0] == "bench-gpu" else None) as device:
+    with Device(LIMIT if words[0] == "doctor" else None) as device:
         code = main(words)
     report = {"peak_bytes": device.memory.peak, "syncs_by_line": device.syncs.by_line()}
     if REPORT in os.environ:

@@ -10,11 +10,10 @@ import gc
 from typing import Any
 
 import torch
+from random_weights import PROMPT, algorithm, settings
 
 from dopsd.core.types import Rollout
 from dopsd.models.llm_policy import LlmPolicy
-from dopsd.pipeline.bench_gpu.cases import Enough, OneProcess, ids
-from dopsd.pipeline.bench_gpu.subject import PROMPT, algorithm, settings
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
 from dopsd.training.grad_accumulation import MicroBatches
@@ -26,6 +25,21 @@ from gpu.subject import Subject, make
 LIMIT = 2**18  # entries of a tensor with true values; more than LLaDA's vocabulary
 GIGA, TERA = 1e9, 1e12
 STEPS = 2  # denoising steps that are measured
+
+
+class Enough(Exception):
+    """The measured steps are over."""
+
+
+class OneProcess:
+    """Stands in for accelerate's description of the ranks."""
+
+    num_processes = 1
+
+
+def ids(count: int) -> torch.Tensor:
+    """Return different tokens in main memory, where prompts and rollouts are."""
+    return torch.arange(1, count + 1)
 
 
 def figures(device: Device) -> dict[str, Any]:
@@ -176,3 +190,28 @@ def everything(device: Device) -> dict[str, Any]:
     gc.collect()  # a model is in cycles
     plain = make(device, settings("train.gradient_checkpointing=false", "model.kernels=torch"))
     return found | {"plain_update": update(plain, 14), "plain_rollout": rollout(plain, 64)}
+
+
+def modelled(found: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return milliseconds and gigabytes by kernels and case, as benchmarks/gpu names cases."""
+    updates = [*found["updates"], found["checkpointed"]]
+    return {
+        "liger": dict(map(_step, found["rollouts"])) | dict(map(_update, updates)),
+        "torch": dict([_step(found["plain_rollout"]), _update(found["plain_update"])]),
+    }
+
+
+def _step(rollout: dict[str, Any]) -> tuple[str, dict[str, float]]:
+    name = f"denoising step, {rollout['rows']} rows"
+    return name, _rounded(rollout["modelled_ms"]["h100"], rollout["peak_gb"])
+
+
+def _update(update: dict[str, Any]) -> tuple[str, dict[str, float]]:
+    name = f"update, {update['states']} states" + ", checkpointing" * update["checkpointing"]
+    parts = [update[part] for part in ("gradients", "optimizer")]
+    ms = sum(part["modelled_ms"]["h100"] for part in parts)
+    return name, _rounded(ms, max(part["peak_gb"] for part in parts))
+
+
+def _rounded(ms: float, peak_gb: float) -> dict[str, float]:
+    return {"ms": round(ms, 2), "peak_gb": round(peak_gb, 2)}

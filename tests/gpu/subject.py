@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from random_weights import random_policy
 
 from dopsd.config.params import Params
 from dopsd.models.backends import kernels_of
 from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.llm_policy import LlmPolicy
-from dopsd.pipeline.bench_gpu.subject import random_policy
 from gpu.device import Device
 
 SUPPRESSED = [*range(126336, 126340), *range(126349, 126464)]  # as LLaDA's tokenizer says

@@ -59,3 +59,11 @@ def test_a_fused_kernel_of_ours_is_charged_for_what_it_reads_and_writes(found):
     fused = found["fused"]
     assert fused["values"] == [6.0, 6.0] and fused["launches"] == 1  # empty is none
     assert fused["microseconds"] == pytest.approx(2 * 2**30 / (0.85 * 3.35e12) * 1e6)
+
+
+@pytest.mark.full
+def test_doctor_checks_the_card(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    printed = " ".join(runs.output(runs.start("run", "doctor"), 1).split())  # no params.yaml here
+    assert "ok gpu speed" in printed and "TFLOP/s in bfloat16" in printed
+    assert "ok gpu computes" in printed and "ok fused kernels" in printed

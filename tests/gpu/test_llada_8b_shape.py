@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from conftest import ROOT
 
 from dopsd.models.llada.configuration import LladaConfig
 from dopsd.pipeline.memory_model import block_bytes, memory, rollout_bytes
 from dopsd.pipeline.shape import Shape, lora_parameters
-from gpu import runs
+from gpu import llada_8b, runs
 
 pytestmark = pytest.mark.full
 
@@ -25,7 +28,7 @@ def shape() -> Shape:
 
 
 def settings(*changes: str):
-    from dopsd.pipeline.bench_gpu.subject import settings
+    from random_weights import settings
 
     return settings(*changes)
 
@@ -85,6 +88,17 @@ def test_a_block_keeps_as_many_bytes_as_the_estimate_says(figures, shape, name, 
     copies = 2 * shape.lora_parameters / 32 / tokens / 4096  # the adapter in bfloat16
     assert update["activation_bytes"] == pytest.approx(block.kept + block.dropout + copies, abs=0.5)
     assert figures["checkpointed"]["activation_bytes"] == pytest.approx(2, abs=0.1)
+
+
+def test_the_figures_that_a_measured_gpu_is_compared_with_are_current(figures):
+    """If one is off by 2%: `PYTHONPATH=tests python -m gpu modelled` writes them again."""
+    current = llada_8b.modelled(figures)
+    kept = json.loads((ROOT / "benchmarks/gpu/modelled.json").read_text())
+    assert kept.keys() == current.keys()
+    for kernels, cases in current.items():
+        assert kept[kernels].keys() == cases.keys()
+        for name, case in cases.items():
+            assert kept[kernels][name] == pytest.approx(case, rel=0.02)
 
 
 def test_useful_utilisation_of_the_model_stays(figures):

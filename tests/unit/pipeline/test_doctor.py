@@ -9,11 +9,12 @@ import threading
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import small_params, write_params
 
 from dopsd.cli.main import main
 from dopsd.config.params import Params
-from dopsd.pipeline.checks import machine, services
+from dopsd.pipeline.checks import card, machine, services
 
 
 @pytest.fixture(autouse=True)
@@ -170,3 +171,13 @@ def test_a_prefect_server_without_a_worker_or_unknown_to_the_shell_is_seen(monke
             and "`prefect` uses port 4200: `source work/services/env`" in named.advice
         )
         server.shutdown()
+
+
+def test_a_card_whose_logits_are_off_by_more_than_rounding_is_unfit():
+    cpu = torch.device("cpu")
+    (same,) = card.logits(cpu)
+    assert same.is_fit and "by 0.0e+00" in same.message
+    expected = torch.arange(1.0, 9)
+    for wrong in (expected * 1.001, expected * float("nan")):
+        found = card._compared("gpu computes", "the CPU", wrong, expected, card.SINGLE)
+        assert found.is_fit is False and "make gpu" in found.advice

@@ -1,8 +1,10 @@
-"""LLaDA-8B with an adapter and random bfloat16 weights, made on the device without a download."""
+"""Policies with an adapter and random weights of a real shape, made on the device.
+
+Nothing is downloaded. Random weights solve nothing, but take the time and memory of real ones.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +16,9 @@ from dopsd.algorithms.d_opsd.algorithm import build
 from dopsd.config import profiles
 from dopsd.config.loading import checked
 from dopsd.config.params_file import with_changes
-from dopsd.models.backends import attention_of, kernels_of
-from dopsd.models.llada.configuration import LladaConfig
-from dopsd.models.llada.modeling import LladaForMaskedLM
+from dopsd.models.architecture import config_class, folder_name
 from dopsd.models.llm_policy import LlmPolicy
-from dopsd.models.loading import fuse
+from dopsd.models.loading import build_model, fuse
 
 if TYPE_CHECKING:
     from dopsd.algorithms.common.batch import States
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dopsd.config.params import Params
     from dopsd.core.types import Rollout
     from dopsd.models.config import AdapterConfig
-    from dopsd.pipeline.bench_gpu.stopwatch import Stopwatch
+    from dopsd.models.denoiser import DenoiserConfig
 
 PROMPT = 200  # tokens
 
@@ -36,7 +36,7 @@ class AnyTokens:
 
     added_tokens_decoder: dict[int, Any] = {}  # noqa: RUF012
 
-    def __init__(self, config: LladaConfig) -> None:
+    def __init__(self, config: DenoiserConfig) -> None:
         self.all_special_ids = [config.mask_token_id, config.eos_token_id]
         self.pad_token_id = self.eos_token_id = config.eos_token_id
         self.mask_token_id = config.mask_token_id
@@ -53,44 +53,27 @@ class NoTask:
     name, graded, scoring, instructions = "none", False, "published", ""
 
 
-@dataclass
-class Subject:
-    """LLaDA-8B with an adapter on a GPU, and what measures it."""
-
-    params: Params
-    policy: LlmPolicy
-    stopwatch: Stopwatch
-
-
 def settings(*changes: str) -> Params:
     """Return the settings of LLaDA-8B on one 80 GB card by the paper's equations, with changes."""
     raw = with_changes(profiles.resolve("llada-8b-gsm8k", "paper", "1x80gb"), list(changes))
     return checked(raw, Path("profile"))
 
 
-def make(params: Params, layers: int, device: torch.device, stopwatch: Stopwatch) -> Subject:
-    """Return the model with so many layers, in the kernels that run on the device."""
-    config = LladaConfig(n_layers=layers)
-    config._attn_implementation = attention_of(params.model, device)
-    kernels = kernels_of(params.model, device, config)
-    policy = random_policy(config, params.train.lora, device, torch.bfloat16, kernels)
-    return Subject(params, policy, stopwatch)
-
-
 def random_policy(
-    config: LladaConfig,
-    lora: AdapterConfig,
+    config: DenoiserConfig,
+    lora: AdapterConfig | None,
     device: torch.device,
     dtype: torch.dtype,
     kernels: str = "torch",
 ) -> LlmPolicy:
     """Return a policy with random weights, created on the device."""
+    config_class(folder_name(config.model_type))  # registers the model's class
     torch.manual_seed(0)
     old = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         with torch.device(device):
-            model = LladaForMaskedLM(config)
+            model = build_model(config)
     finally:
         torch.set_default_dtype(old)
     fuse(model, kernels)
