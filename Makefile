@@ -7,7 +7,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 
 .PHONY: help demo demo-full test test-all toy bench load garbage lint types mlflow install up down \
 	integration integration-compose integration-k8s integration-machines integration-network integration-slurm \
-	chaos tournament every-method lowest newest nightly reference docs docs-serve gpu
+	chaos cuda tournament every-method lowest newest nightly reference docs docs-serve gpu
 
 .DEFAULT_GOAL := help
 
@@ -37,7 +37,7 @@ test: install # unit tests and a few end-to-end tests
 	python -m pytest -n $(or $(WORKERS),2) --dist worksteal
 
 test-all: install # the tests of `make test` and those marked `full`
-	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m 'not integration and not compose and not kubernetes and not machines and not network and not slurm and not nightly' \
+	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m 'not integration and not compose and not kubernetes and not machines and not network and not slurm and not nightly and not cuda' \
 		--cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
 
 lowest newest: # the tests of `make test` with the lowest, or the newest, versions that pyproject.toml allows
@@ -82,6 +82,9 @@ integration: install
 
 chaos: install
 	PYTHONPATH=tests python -m chaos --trials $(or $(CHAOS),21) --seed $(or $(SEED),0)
+
+cuda: install # needs an NVIDIA GPU; CUDA_TESTS_DEVICE=cpu rehearses on the CPU
+	python -m pytest -m cuda tests/cuda -s
 
 integration-k8s: install # needs root and kubectl; 40 minutes on two cores beside other work
 	python -m pytest -m kubernetes tests/k8s -v

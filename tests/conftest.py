@@ -29,6 +29,7 @@ signal.signal(
 )  # a suite that a shell started with `&`, and its commands, would ignore it
 
 
+pytest_plugins = ["card"]  # fixtures of tests/cuda
 STAGES = ("evaluate_base", "train", "evaluate", "select", "test", "report")
 
 
