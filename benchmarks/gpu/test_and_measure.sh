@@ -19,7 +19,7 @@ fi
 
 echo "== tests/cuda: does this GPU compute what a CPU does? (at most 150 s)"
 CUDA_TESTS_RESULTS=$OUT/tests.jsonl timeout -s INT -k 10 "${TEST_LIMIT:-170}" \
-  python3 -m pytest tests/cuda -m cuda -p no:cacheprovider -rs 2>&1 | tee "$OUT/tests.log"
+  python3 -m pytest tests/cuda -m cuda -s -rs 2>&1 | tee "$OUT/tests.log"
 tests=${PIPESTATUS[0]}
 
 echo "== benchmarks/gpu/measure.py: how fast is it? ($(left) s are left)"
