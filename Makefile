@@ -7,7 +7,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 
 .PHONY: help demo demo-full test test-all toy bench load garbage lint types mlflow install up down \
 	integration integration-compose integration-k8s integration-machines integration-network integration-slurm \
-	chaos cuda tournament every-method lowest newest nightly reference docs docs-serve gpu
+	chaos cuda tournament every-method lowest newest gpu-versions nightly reference docs docs-serve gpu
 
 .DEFAULT_GOAL := help
 
@@ -42,6 +42,9 @@ test-all: install # the tests of `make test` and those marked `full`
 
 lowest newest: # the tests of `make test` with the lowest, or the newest, versions that pyproject.toml allows
 	PYTHON=$(PYTHON) WORKERS=$(or $(WORKERS),2) .ci/versions $@
+
+gpu-versions: # tests of models, rollout, algorithms, training and GPUs with the versions of .ci/gpu-versions.txt; needs PYTHON=python3.12
+	PYTHON=$(PYTHON) WORKERS=$(or $(WORKERS),2) .ci/versions gpu
 
 every-method: install # every method on every task; BY=dvc or BY=deployment: by one entry point; about an hour
 	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m nightly $(if $(BY),-k $(BY))

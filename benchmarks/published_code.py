@@ -98,8 +98,9 @@ def check_noise(tally: Tally, utils: ModuleType) -> None:
         theirs = utils.add_gumbel_noise(logits, 0.9, torch.bfloat16).argmax(-1)
     ours = choose(logits, keys, Decoding(1, 1, 1, 0.9, "bfloat16"))
     tally.add("noise: tokens chosen in bfloat16", torch.equal(theirs, ours))
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # torch 2.11's CPU draws otherwise
     shares = (
-        torch.rand(2**20, dtype=torch.bfloat16) == 0,
+        torch.rand(2**20, dtype=torch.bfloat16, device=device) == 0,
         bfloat16_uniform(torch.rand(2**20)) == 0,
     )
     zeros = [512 * float(share.double().mean()) for share in shares]

@@ -12,9 +12,16 @@ from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+import pytest
+from torch.distributed.launcher.api import LaunchConfig
+
 BOUND = 300  # seconds until a test gives up; nothing here needs as long
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["dopsd.pipeline.stages.train", "accelerate", "peft"])
+with_a_launcher = pytest.mark.skipif(
+    "shutdown_timeout" not in LaunchConfig.__dataclass_fields__,
+    reason="launch.processes needs torch 2.13: earlier launchers kill processes that are saving",
+)
 
 
 def start(function: Callable[..., object], *arguments: object, **env: str) -> ForkServerProcess:

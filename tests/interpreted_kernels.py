@@ -3,8 +3,9 @@
     TRITON_INTERPRET=1 python tests/interpreted_kernels.py
 
 Prints JSON: for each operator and dtype the largest difference as a share of what rounding allows.
-The interpreter lacks three things that the kernels use; they are added here: numbers as arguments,
-arithmetic in bfloat16 (rounded to the nearest, as on a GPU), and libdevice's rsqrt.
+The interpreter lacks four things that the kernels use; they are added here: numbers as arguments,
+arithmetic in bfloat16 (rounded to the nearest, as on a GPU), libdevice's rsqrt, and in triton 3.6
+loops up to a loaded number: numpy 2.5 makes no int of an array with one dimension.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def rounded(data: np.ndarray) -> TensorHandle:
 
 def complete_the_interpreter() -> None:
     of_numbers, binary = interpreter._implicit_cvt, InterpreterBuilder.binary_op
-    cast = InterpreterBuilder.cast_impl
+    cast, patch_tensor = InterpreterBuilder.cast_impl, interpreter._patch_lang_tensor
 
     def argument(value: Any) -> Any:
         if not isinstance(value, float):
@@ -60,7 +61,12 @@ def complete_the_interpreter() -> None:
         root = (1 / np.sqrt(x.handle.data)).astype(np.float32)
         return tl.tensor(TensorHandle(root, tl.float32), x.type)
 
+    def patched(tensor: Any, scope: Any) -> None:
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
     interpreter._implicit_cvt = argument
+    interpreter._patch_lang_tensor = patched
     InterpreterBuilder.binary_op, InterpreterBuilder.cast_impl = computed, converted
     liger_kernel.ops.rms_norm.rsqrt = rsqrt
     liger_kernel.ops.fused_add_rms_norm.rsqrt = rsqrt

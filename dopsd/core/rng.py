@@ -53,7 +53,8 @@ def bfloat16_uniform(u: Tensor) -> Tensor:
     """Return draws with the distribution of torch.rand in bfloat16.
 
     Torch rounds a float32 draw to the nearest bfloat16, and gives 0 where that is 1. So 0 has
-    probability 1/512, and draws below 0.5 have a finer grid than 1/256.
+    probability 1/512, and draws below 0.5 have a finer grid than 1/256. On a CPU, torch 2.11
+    draws multiples of 1/256 instead.
 
     Args:
         u: float32 draws in (0, 1).

@@ -126,6 +126,8 @@ def read_config(folder: Path) -> DenoiserConfig:
             )
         else:
             raw, _ = kind.get_config_dict(folder, local_files_only=True)
+            if isinstance(raw.get("architectures"), str):  # huggingface_hub 1 takes a list alone
+                raw["architectures"] = [raw["architectures"]]
             config = kind.from_dict(raw | {"model_type": kind.model_type})
     except DopsdError as error:  # of the fields
         raise DopsdError(f"{folder}/{error}", code=error.code) from error

@@ -162,6 +162,7 @@ def test_no_rank_leaves_before_the_checkpoint_has_its_name(project):
 
 
 @pytest.mark.full
+@forks.with_a_launcher
 def test_signals_to_the_launcher_of_two_ranks_let_both_save(project):
     write_params(train__updates=400, train__checkpoint_every=400, launch__processes=2)
     process = start(["-m", "dopsd", "train"], stderr=subprocess.PIPE)

@@ -103,12 +103,13 @@ def test_the_committed_toy_is_what_the_stages_make(tmp_path):
 
 
 def contents(folder: Path) -> dict[str, object]:
-    """What stands in each file but the weights."""
+    """What stands in each file but the weights and the version of transformers."""
     found: dict[str, object] = {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
         if path.is_file() and path.suffix != ".safetensors"
     }
-    record = json.loads(found["base/sudoku/pretrain.json"])
-    del record["files"]["model.safetensors"]
-    return found | {"base/sudoku/pretrain.json": record}
+    config, record = (json.loads(found[f"base/sudoku/{n}.json"]) for n in ("config", "pretrain"))
+    del config["transformers_version"]
+    del record["files"]["config.json"], record["files"]["model.safetensors"]
+    return found | {"base/sudoku/config.json": config, "base/sudoku/pretrain.json": record}

@@ -190,6 +190,7 @@ def test_copies_whose_record_is_damaged_are_named_and_not_used(
 def test_a_place_that_cannot_be_read_stops_the_run(
     project: Path, tmp_path: Path, capfd: pytest.CaptureFixture
 ):
+    pytest.importorskip("s3fs")
     (tmp_path / "file").write_text("")
     write_params(**SETTINGS, checkpoints__remote="s3://nowhere/x?y")
     assert train() == 75

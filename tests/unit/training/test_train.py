@@ -327,6 +327,7 @@ def test_a_sealed_state_of_another_make_is_one_line(project, capsys, change):
 
 
 def test_the_log_uploader_reads_the_settings_that_training_read(project, monkeypatch):
+    pytest.importorskip("mlflow")
     write_params(train__updates=2, tracking__enabled=True)
     Path("params.yaml").rename("other.yaml")
     commands, real = [], subprocess.Popen
