@@ -60,6 +60,15 @@ HUB = {
         "tie_word_embeddings": True,
     },
 }
+HUB["a2d-llama"] = {
+    "architectures": ["A2dLlamaForMaskedLM"],
+    "attention_bias": False,
+    "is_llama_config": True,
+    "mlp_bias": False,
+    "pretraining_tp": 1,
+    "rope_interleaved": False,
+    "tie_word_embeddings": True,
+}
 HUB["sdar"] = HUB["a2d-qwen3"] | {
     "architectures": ["SDARForCausalLM"],
     "auto_map": {"AutoModel": "modeling_sdar.SDARForCausalLM"},
@@ -90,6 +99,7 @@ HUB["llada_moe"] = {
     "tie_word_embeddings": False,
 }
 NAMES = list(HUB)
+SHIFTED = ["Dream", "a2d-llama"]  # position i - 1 predicts token i
 LLADA2 = {  # names neither mask nor end of text nor block; the family's are the defaults
     "architectures": ["LLaDA2MoeModelLM"],
     "model_type": "llada2_moe",

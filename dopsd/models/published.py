@@ -1,4 +1,4 @@
-"""Published checkpoints of each architecture, from the file checkpoints.yaml in its folder."""
+"""Checkpoints of each architecture, from the file checkpoints.yaml in its folder."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Published(NamedTuple):
-    """A published checkpoint.
+    """A published checkpoint, or one that a script of this project makes.
 
     Attributes:
-        name: its name on the Hugging Face hub.
+        name: its name on the Hugging Face hub; the name of its folder if it is not published.
         architecture: folder of dopsd/models, or a plug-in.
         parameters: number of weights; None: not known.
         gigabytes: of its weights in bfloat16; None: not known.
@@ -30,6 +30,7 @@ class Published(NamedTuple):
         settings: settings that it needs, as `dopsd params --set` takes them.
         shape: fields of its config.json that decide its size; None: not known.
         class_name: the class that its config.json names, if the model_type there may be another.
+        made_by: the script that makes it, if it is not published; or empty.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Published(NamedTuple):
     settings: str = ""
     shape: dict[str, Any] | None = None
     class_name: str = ""
+    made_by: str = ""
 
     @property
     def has_blocks(self) -> bool:
@@ -57,8 +59,8 @@ class Published(NamedTuple):
 
 
 def named(base: Path) -> Published | None:
-    """Return the published checkpoint that a folder is named after; None if there is none."""
-    return next((row for row in published() if row.name.endswith(f"/{base.name}")), None)
+    """Return the checkpoint that a folder is named after; None if there is none."""
+    return next((row for row in published() if row.name.split("/")[-1] == base.name), None)
 
 
 def by_class() -> dict[str, str]:
@@ -67,7 +69,7 @@ def by_class() -> dict[str, str]:
 
 
 def published() -> list[Published]:
-    """Return all published checkpoints, smallest first.
+    """Return all checkpoints that are known, smallest first.
 
     Raises:
         DopsdError: if the checkpoints.yaml of a plug-in is not one.

@@ -43,12 +43,13 @@ NOTE = (
 
 
 def checkpoints_table() -> list[str]:
-    """Return the published checkpoints that can be a base, as a table."""
+    """Return the checkpoints that can be a base, as a table."""
     lines = head("checkpoint", "architecture", "parameters", "GB in bfloat16", "licence", "needs")
     for row in published():
         size = "not known" if row.parameters is None else f"{row.parameters / GIGA:.2g} B"
         weight = "not known" if row.gigabytes is None else f"{row.gigabytes:g}"
         needs = f"`{row.settings}`" if row.settings else ""
+        needs = f"not published: `{row.made_by}` makes it" if row.made_by else needs
         lines.append(line(row.name, row.architecture, size, weight, row.licence, needs))
     return lines
 
@@ -61,7 +62,7 @@ def architectures_table() -> list[str]:
 
 
 def list_bases() -> None:
-    """Print the published checkpoints that can be a base, and what each architecture supports."""
+    """Print the checkpoints that can be a base, and what each architecture supports."""
     print_markdown("\n".join([*checkpoints_table(), "", *architectures_table(), "", NOTE, ""]))
 
 

@@ -25,7 +25,7 @@ class Family(NamedTuple):
     """The profiles of one base, a profile for each task.
 
     Attributes:
-        base: its name on the Hugging Face hub.
+        base: its name on the Hugging Face hub, or of its folder if it is not published.
         hardware: hardware that the profiles are for.
         common: what they change of the settings that all language models share.
         protocol: what they change of every evaluation protocol.
@@ -40,7 +40,7 @@ class Family(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The folder that its weights are downloaded to."""
+        """The folder that its weights are in."""
         return f"{MODELS}/{self.base.rpartition('/')[2]}"
 
 

@@ -153,7 +153,7 @@ def test_a_change_of_one_of_two_keys_that_share_a_value_leaves_the_other(tmp_pat
     [
         (
             ["--profile", "llama"],
-            "--profile llama: unknown; there is embedded, and BASE-TASK for the bases a2d-0.6b",
+            "--profile llama: unknown; there is embedded, and BASE-TASK for the bases smollm2-135m",
         ),
         (
             ["--profile", "llada-8b-gsm8k", "--preset", "best"],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hub_toys import HUB, NAMES, save_hub
+from hub_toys import HUB, NAMES, SHIFTED, save_hub
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -103,10 +103,10 @@ def test_logits_are_those_of_the_literal_forward(name: str, padding: int, tmp_pa
         hidden = policy.hidden(ids, keep if padding else None)
         ours = policy.head(hidden)
     states = literal(raw, w, ids, keep)
-    if name == "Dream":  # position i - 1 predicts token i
+    if name in SHIFTED:
         states = torch.cat([states[:, :1], states[:, :-1]], 1)
     head = w["model.embed_tokens.weight" if raw["tie_word_embeddings"] else "lm_head.weight"]
-    real = keep if name != "Dream" else keep & keep.roll(1, 1)
+    real = keep & keep.roll(1, 1) if name in SHIFTED else keep
     expected = states @ head.T
     assert 0.5 < expected[real].std() < 3
     assert (ours - expected)[real].abs().max() <= 1e-5
@@ -188,6 +188,8 @@ def test_recomputed_activations_give_the_same_gradients(name: str, tmp_path: Pat
         ("Dream", {"mask_token_id": None}, "lacks mask_token_id"),
         ("Dream", {"rope_scaling": {"type": "yarn"}}, "rope_scaling"),
         ("illada", {"layer_norm_eps": 1e-5}, "layer_norm_eps: 1e-05"),
+        ("a2d-llama", {"mlp_bias": True}, "mlp_bias: True; this model computes False"),
+        ("a2d-llama", {"rope_interleaved": True}, "rope_interleaved: True, which is not verified"),
         ("illada", {"num_key_value_heads": None}, "lacks num_key_value_heads"),
     ],
 )

@@ -69,6 +69,13 @@ def test_tiny_a2d_has_the_parameters_of_qwen3_and_its_files_the_head_once_more()
     assert round((596_049_920 + 151_936 * 1024) / 1e9, 1) == 0.8  # as the hub counts
 
 
+def test_an_adapted_smollm2_has_its_fields_and_its_size(tmp_path: Path):
+    raw = CONFIGS["HuggingFaceTB/SmolLM2-135M"] | {"model_type": "a2d-llama"}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    row = next(row for row in published() if row.architecture == "a2d_llama")
+    assert count(read_config(tmp_path)) == count(row.config()) == 134_515_008
+
+
 DREAM = [257, "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|beginoftext|>", "<|mask|>"]
 
 

@@ -29,6 +29,7 @@ def test_each_architecture_names_its_checkpoints_and_their_licence(capsys):
     rows = published()
     assert {row.architecture for row in rows} == set(ARCHITECTURES.names)
     assert all(row.licence for row in rows)
+    assert all(("/" in row.name) != bool(row.made_by) for row in rows)
     list_bases()
     shown = capsys.readouterr().out
     assert all(row.name in shown for row in rows)
