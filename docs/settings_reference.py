@@ -17,7 +17,7 @@ from dopsd.config.algorithms import AlgorithmsConfig
 from dopsd.config.params import Params
 from dopsd.config.params_file import flat
 from dopsd.config.profiles import names, resolve
-from dopsd.config.profiles.layers import language_models
+from dopsd.config.profiles.layers import families, language_models
 from dopsd.config.tasks import TasksConfig
 from dopsd.core.settings import LARGEST, Section
 from dopsd.tasks.custom.config import CustomTaskConfig
@@ -54,6 +54,8 @@ anything loads. `params.yaml` has limits:
 | merge keys (`<<`) | none |
 | whole numbers | below 2^63 |
 | names of protocols, tables and the registered model | letters, digits, spaces and `_ . + -` |"""
+
+BATCH_SIZES = "Profiles of small bases set another `batch_size`, in `sampling` and all protocols:"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -188,6 +190,16 @@ def layer_row(name: str, layer: dict[str, Any]) -> list[str]:
     return [f"`{name}`", "<br>".join(f"`{key}: {shown(value)}`" for key, value in keys.items())]
 
 
+def batch_rows() -> list[list[str]]:
+    """Return the batch sizes of the bases that have others than those of the hardware."""
+    kinds = language_models()["hardware"]
+    return [
+        [f"`{name}`", *(str(family.batch_size.get(kind, "")) for kind in kinds)]
+        for name, family in families().items()
+        if family.batch_size
+    ]
+
+
 def profiles_text() -> str:
     """Return the profiles that come with the package, and what presets and hardware set in them."""
     head = ["profile", "tasks", "base", "length, block, steps", *IN_PROFILES, "protocols"]
@@ -196,6 +208,7 @@ def profiles_text() -> str:
     for option, layer in (("--preset", "presets"), ("--hardware", "hardware")):
         rows = [layer_row(*item) for item in layers[layer].items()]
         parts.append(table([f"`{option}` of a language model", "sets"], rows))
+    parts += [BATCH_SIZES, table(["profiles", *layers["hardware"]], batch_rows())]
     return "\n\n".join(parts)
 
 

@@ -53,7 +53,8 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
     """Return every setting of a profile.
 
     A profile of a language model is the code's defaults with these layers merged over them: what
-    all share, and what the base changes of it; the task; the preset; the hardware.
+    all share, and what the base changes of it; the task; the preset; the hardware, where the base
+    may have a batch size of its own.
 
     Raises:
         DopsdError: if the profile, the preset or the hardware is unknown.
@@ -101,8 +102,10 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
         shorten(raw, task, limit)
     collects = -(-raw["train"]["updates"] // raw["method"]["d_opsd"]["updates_per_trajectory"])
     raw["ablate"]["variants"]["one_update_same_data"]["train"] = {"updates": collects}
+    own = {"batch_size": size} if (size := family.batch_size.get(hardware)) else {}
+    raw["sampling"] |= own
     for protocol in raw["evaluate"]["protocols"].values():
-        protocol |= family.protocol | layers["hardware"][hardware]["protocol"]
+        protocol |= family.protocol | layers["hardware"][hardware]["protocol"] | own
     return raw
 
 

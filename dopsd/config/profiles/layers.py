@@ -6,7 +6,7 @@ from copy import deepcopy
 from functools import cache
 from importlib.resources import files
 from textwrap import indent
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ruamel.yaml import YAML
 
@@ -14,6 +14,9 @@ from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.models.architecture import ARCHITECTURES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 FOLDER = files("dopsd.config.profiles")
 EMBEDDED, LANGUAGE_MODELS = "embedded.yaml", "language_models.yaml"
@@ -30,6 +33,8 @@ class Family(NamedTuple):
         common: what they change of the settings that all language models share.
         protocol: what they change of every evaluation protocol.
         attempts: mean rollouts of a problem with the untrained base, by task, where it is known.
+        batch_size: texts in a pass of rollouts and evaluations, by hardware, where the base's size
+            allows others than the hardware's own.
     """
 
     base: str
@@ -37,6 +42,7 @@ class Family(NamedTuple):
     common: dict[str, Any] = {}  # noqa: RUF012  # read only
     protocol: dict[str, Any] = {}  # noqa: RUF012
     attempts: dict[str, float] = {}  # noqa: RUF012
+    batch_size: dict[str, int] = {}  # noqa: RUF012
 
     @property
     def path(self) -> str:
@@ -101,12 +107,15 @@ def families() -> dict[str, Family]:
                 raise DopsdError(unknown(f"{label}.{key}", Family._fields), code=Code.PLUGIN_BROKEN)
             for key in {"base", "hardware"} - values.keys():
                 raise DopsdError(f"{label}.{key}: missing; add it", code=Code.PLUGIN_BROKEN)
-            for kind in set(values["hardware"]) - set(hardware):
-                raise DopsdError(
-                    unknown(f"{label}.hardware: {kind}", hardware), code=Code.PLUGIN_BROKEN
-                )
+            _require(f"{label}.hardware", values["hardware"], hardware)
+            _require(f"{label}.batch_size", values.get("batch_size", {}), values["hardware"])
             found[name] = Family(**values)
     return found
+
+
+def _require(label: str, kinds: Iterable[str], known: Iterable[str]) -> None:
+    for kind in set(kinds) - set(known):
+        raise DopsdError(unknown(f"{label}: {kind}", known), code=Code.PLUGIN_BROKEN)
 
 
 def embedded() -> dict[str, Any]:

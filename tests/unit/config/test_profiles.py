@@ -95,6 +95,22 @@ def test_hardware_changes_no_setting_that_decides_a_result():
     }
 
 
+@pytest.mark.parametrize(
+    ("base", "hardware", "size"),
+    [
+        ("llada-8b", "1x80gb", 16),
+        ("llada-8b", "1xh200", 32),
+        ("a2d-0.6b", "1x80gb", 256),
+        ("a2d-0.6b", "1x16gb", 64),
+        ("a2d-0.6b", "cpu", 4),
+    ],
+)
+def test_a_small_base_samples_and_evaluates_more_texts_at_once(base: str, hardware: str, size: int):
+    raw = profiles.resolve(f"{base}-gsm8k", hardware=hardware)
+    sizes = [part["batch_size"] for part in raw["evaluate"]["protocols"].values()]
+    assert [raw["sampling"]["batch_size"], *sizes] == [size] * 3
+
+
 def test_a_profile_is_written_and_what_changed_is_reported(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["params", "--profile", "embedded"]) == 0
