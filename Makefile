@@ -7,7 +7,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 
 .PHONY: help demo demo-full test test-all toy bench load garbage lint types mlflow install up down \
 	integration integration-compose integration-k8s integration-machines integration-network integration-slurm \
-	chaos cuda tournament every-method lowest newest gpu-versions nightly reference docs docs-serve gpu
+	chaos cuda tournament every-method lowest newest gpu-versions nightly reference docs docs-serve gpu gpu-model gpu-pack
 
 .DEFAULT_GOAL := help
 
@@ -64,6 +64,12 @@ bench: install
 
 gpu: install # test this machine's GPU and measure it, in at most 8 minutes; results in reports/gpu
 	benchmarks/gpu/test_and_measure.sh
+
+gpu-model: install # turn SmolLM2-135M into a diffusion model and train it on this machine's GPU, in at most 5 minutes; results in reports/gpu
+	benchmarks/gpu/train_real_model.sh
+
+gpu-pack: # what a GPU machine without a network lacks, into work/pack; ROWS=FOLDER: GSM8K's rows; LEAVE_OUT=1: what no GPU run reads leaves the checkout
+	$(PYTHON) benchmarks/gpu/pack.py $(if $(ROWS),--rows $(ROWS)) $(if $(LEAVE_OUT),--leave-out)
 
 load: install # many checkpoints, runs and scorings at once: what is lost, how long, how it grows; hours on two cores
 	python benchmarks/load/checkpoints.py

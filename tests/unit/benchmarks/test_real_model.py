@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -128,6 +129,23 @@ def test_the_time_of_a_training_waits_for_its_handler(monkeypatch):
         time.sleep(0.2)
     time.sleep(0.1)
     assert caught and signal.getsignal(signal.SIGTERM) == before
+
+
+def test_the_model_travels_in_two_parts(tmp_path: Path, monkeypatch):
+    pack = module("pack", monkeypatch)
+    monkeypatch.setattr(pack, "GGUF", tmp_path / "model.gguf")
+    monkeypatch.setattr(pack, "PARTS", [tmp_path / "model.1", tmp_path / "model.2"])
+    monkeypatch.setattr(pack, "ROWS", tmp_path / "rows")
+    content = os.urandom(1001)
+    pack.GGUF.write_bytes(content)
+    pack.split_model()
+    pack.GGUF.unlink()
+    pack.unpack()
+    assert pack.GGUF.read_bytes() == content
+    pack.GGUF.unlink()
+    (tmp_path / "model.1/1.xz").unlink()
+    with pytest.raises(SystemExit, match=r"only .*2.xz is here"):
+        pack.unpack()
 
 
 @pytest.mark.full
