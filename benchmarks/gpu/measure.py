@@ -21,6 +21,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ PARTS: dict[str, Callable[[Kit], Results]] = {
     "published": llada_8b.published,
     "repeatable": llada_8b.repeatable,
     "fused_model": llada_8b.fused_model,
-    "tiny_a2d": small_bases.tiny_a2d,
+    "tiny_a2d": partial(small_bases.rollouts, small_bases.TINY_A2D),
+    "smollm2": partial(small_bases.rollouts, small_bases.SMOLLM2),
     "compiled": llada_8b.compiled,
     "all_reduce": without_model.all_reduce,
 }
