@@ -25,6 +25,8 @@ def rollouts(name: str, kit: Kit) -> Results:
     kit.free()
     config = next(base for base in published() if base.name == name).config()
     assert config is not None
+    if config.eos_token_id is None:  # any token will do for random weights
+        config.eos_token_id = 0
     if kit.is_toy:
         config = config.toy()
     config._attn_implementation = "sdpa"
