@@ -28,6 +28,7 @@ class A2dQwen3Config(DecoderConfig, Qwen3Config):
     allowed: ClassVar[dict[str, tuple[object, ...]]] = {"attention_bias": (False,)}
     mask_token_id: int = 151669
     block_size: int | None = None
+    block_alignment: str = "completion"  # type: ignore[assignment]
 
 
 class A2dQwen3ForMaskedLM(DecoderForMaskedLM):

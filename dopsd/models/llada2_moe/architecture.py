@@ -118,7 +118,7 @@ class Trunk(nn.Module):
     ) -> Tensor:
         """Return the hidden states [B, T, D] of ids [B, T] (see Denoiser.trunk)."""
         first = 0 if cache_positions is None else cache_positions.start
-        layout = Layout(first, first + ids.shape[1], copied, self.config.block_size)
+        layout = Layout.of(self.config, first, first + ids.shape[1], copied)
         tables = rope_tables(layout.end, self.config.rotary_dim, self.config.rope_theta, ids.device)
         places = layout.positions(ids.device)
         rope, mask = (tables[0][places], tables[1][places]), layout.mask(attention_mask, ids.device)

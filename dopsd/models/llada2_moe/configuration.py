@@ -66,6 +66,8 @@ class Llada2MoeConfig(DecoderConfig):
     pad_token_id: int = 156892
     mask_token_id: int = 156895
     block_size: int = 32
+    # as in the published sampler and training
+    block_alignment: str = "sequence"  # type: ignore[assignment]
 
     @property
     def idle_parameters(self) -> int:

@@ -26,11 +26,9 @@ from dopsd.models.whole_files import file_values, whole_tensors
 def literal(raw: dict, w: dict[str, Tensor], ids: Tensor, keep: Tensor) -> Tensor:
     """The states of a Llama-like decoder, written out one head at a time.
 
-    No token sees padding; with `block_size` none sees a later block, counted from the end.
+    No token sees padding; with `block_size` none sees a later block, counted from the first token.
     """
-    length, size = ids.shape[1], raw.get("block_size") or ids.shape[1]
-    blocks = torch.tensor([-((length - 1 - i) // size) for i in range(length)])
-    is_later = blocks > blocks[:, None]
+    size = raw.get("block_size") or ids.shape[1]
     heads, kv_heads = raw["num_attention_heads"], raw["num_key_value_heads"]
     width = raw.get("head_dim", raw["hidden_size"] // heads)
 
@@ -63,6 +61,9 @@ def literal(raw: dict, w: dict[str, Tensor], ids: Tensor, keep: Tensor) -> Tenso
 
     rows = []
     for row, real in zip(ids, keep, strict=True):
+        first = real.tolist().index(True)
+        blocks = torch.tensor([(i - first) // size for i in range(len(row))])
+        is_later = blocks > blocks[:, None]
         x = w["model.embed_tokens.weight"][row]
         for layer in range(raw["num_hidden_layers"]):
             at = f"model.layers.{layer}."

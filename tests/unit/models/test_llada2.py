@@ -34,7 +34,7 @@ def made(folder: Path, **changes: object) -> Llada2MoeForMaskedLM:
 
 
 def literal(w: Weights, ids: Tensor) -> Tensor:
-    """The logits of one text [T], in blocks of four from its end, token by token."""
+    """The logits of one text [T], in blocks of four, token by token."""
     c, eps = LLADA2, LLADA2["rms_norm_eps"]
 
     def norm(x: Tensor, name: str) -> Tensor:
@@ -83,7 +83,7 @@ def literal(w: Weights, ids: Tensor) -> Tensor:
         ]
         seen = []
         for t in range(length):
-            end = length - (length - 1 - t) // 4 * 4  # of the block of t
+            end = min(length, t // 4 * 4 + 4)  # of the block of t
             heads = []
             for h in range(4):
                 query = turned(q[t][h], t)
