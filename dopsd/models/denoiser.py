@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 OF_THE_CLASS = (  # what a class computes, and no file can change
     *("output_shift", "attention_patterns", "has_fused_kernels", "head_module"),
-    *("mask_token", "tokenizer_name", "end_of_turn", "text_ends_with_turn"),
+    *("mask_token", "tokenizer_name", "end_of_turn", "text_ends_with_turn", "template_options"),
 )
 
 
@@ -40,6 +40,7 @@ class DenoiserConfig(PretrainedConfig):
             a tokenizer.json; or empty.
         end_of_turn: text of the token that ends a turn, which may be sampled; or empty.
         text_ends_with_turn: whether it ends a text too, in place of eos_token_id.
+        template_options: arguments of the chat template, as the base's authors give them.
         weight_tying: whether the head shares the weights of the embedding.
         has_fused_kernels: whether the model's `fuse` is written.
         head_module: the head's full name in the model; it is not quantised.
@@ -59,6 +60,7 @@ class DenoiserConfig(PretrainedConfig):
         tokenizer_name: str
         end_of_turn: str
         text_ends_with_turn: bool
+        template_options: dict[str, bool]
         weight_tying: bool
         has_fused_kernels: bool
         head_module: str
@@ -71,6 +73,7 @@ class DenoiserConfig(PretrainedConfig):
         head_module = "lm_head"
         mask_token = tokenizer_name = end_of_turn = ""
         text_ends_with_turn = False
+        template_options = {}
 
     @property
     def attention_pattern(self) -> Attention:
