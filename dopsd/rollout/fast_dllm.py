@@ -54,8 +54,9 @@ def denoise_approximately(
             rows, counts = view.rows()
             if not counts:
                 break
-            _commit(state, _Masks(rows, counts, block), view.hidden(rows), k)
+            _commit(state, _Masks(rows, counts, block), view, k)
             view.committed += k
+            view.steps += 1
             state.step += 1
         active = state.unfinished(active, block.stop)
         if len(active) == 0:
@@ -98,6 +99,15 @@ class _View:
         self.kv_cache = None if self.cache == "none" else state.model.new_kv_cache()
         self.cache_positions: slice | None = None
         self.committed = 0  # tokens of each row, at least
+        self.steps = 0  # made in this block
+
+    @property
+    def noise_step(self) -> int:
+        """The step that keys the noise: under a threshold, steps of other rows do not count."""
+        if self.state.decoding.threshold is None:
+            return self.state.step
+        first: int = self.block.start - self.state.start
+        return first + self.steps
 
     def rows(self) -> tuple[Tensor, list[int]]:
         """Return the rows with masks in the block, and the number of masks of each.
@@ -131,22 +141,23 @@ class _View:
         return hidden
 
 
-def _commit(state: _State, masks: _Masks, hidden: Tensor, k: int) -> None:
+def _commit(state: _State, masks: _Masks, view: _View, k: int) -> None:
     """Commit masked positions of each row, as `_chosen` says.
 
     Args:
         state: the batch.
         masks: the masked positions.
-        hidden: [B, L, D], states of the block.
+        view: the states of the block.
         k: positions to commit without a threshold.
     """
     model, decoding, rows = state.model, state.decoding, masks.rows
+    hidden = view.hidden(rows)  # [B, L, D]
     width = max(*masks.counts, 1)
     slots, valid = pack(state.ids[rows, masks.block] == model.mask_id, width)  # [B, C]
     is_valid = torch.arange(width) < torch.tensor(masks.counts)[:, None]
     index = upload(is_valid.flatten().nonzero()[:, 0], slots.device)  # [N] of the B * C slots
     columns = slots + masks.block.start
-    keys = fold_in(state.keys[rows], state.step)[:, None]
+    keys = fold_in(state.keys[rows], view.noise_step)[:, None]
     keys = fold_in(keys, state.positions(rows, columns))  # [B, C]
     found, found_confidence = propose(
         model, take(hidden, slots).flatten(0, 1)[index], keys.flatten()[index], decoding

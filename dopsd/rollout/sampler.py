@@ -154,9 +154,10 @@ def nucleus(logits: Tensor, share: float, temperature: float) -> Tensor:
 def certainty(logits: Tensor, tokens: Tensor, decoding: Decoding) -> Tensor:
     """Return what ranks the proposed tokens [N]; higher ones are committed first.
 
-    `probability` is that of the token, without noise and temperature (LLaDA). `entropy`, negative,
-    and `margin`, between the two likeliest tokens, are of the distribution at the temperature
-    (Dream, arXiv 2508.15487).
+    `probability` is that of the token, without noise and temperature (LLaDA);
+    `tempered_probability` is at the temperature (SDAR, LLaDA2.0). `entropy`, negative, and
+    `margin`, between the two likeliest tokens, are of the distribution at the temperature (Dream,
+    arXiv 2508.15487).
 
     Args:
         logits: [N, V].
@@ -166,6 +167,8 @@ def certainty(logits: Tensor, tokens: Tensor, decoding: Decoding) -> Tensor:
     if decoding.order == "probability":
         return logits.softmax(-1).gather(-1, tokens[:, None])[:, 0]
     probabilities = (logits / (decoding.temperature or 1)).softmax(-1)
+    if decoding.order == "tempered_probability":
+        return probabilities.gather(-1, tokens[:, None])[:, 0]
     if decoding.order == "entropy":
         entropy: Tensor = torch.special.entr(probabilities).sum(-1)
         return -entropy
@@ -212,9 +215,9 @@ def denoise(
 ) -> list[Rollout]:
     """Denoise every request from masks, in one batch.
 
-    A row does not depend on its batch: noise is keyed by the request, and padding is masked
-    (without `mask_padding`, as published, a row sees its padding). With `stop_after_eos` the
-    positions after the block in which a text ends become EOS.
+    But for rounding a row does not depend on its batch: noise is keyed by the request, and padding
+    is masked (without `mask_padding`, as published, a row sees its padding). With `stop_after_eos`
+    the positions after the block in which a text ends become EOS.
 
     Raises:
         DopsdError: if the blocks are not those of a block-causal model, or parts of them.
