@@ -83,8 +83,9 @@ def same_in_half_precision(shape: Shape) -> dict[str, float]:
             full[:, policy.suppress_tokens] = -torch.inf
             ours = allowed_logits(policy, rows, slots)
             keys = torch.zeros(len(rows), dtype=torch.long, device=state.device)
-            step_input = StepInput(rows, None, slots.expand(len(rows), -1), keys)
-            where, tokens = most_confident(policy, step_input, k, greedy)
+            slots_of_rows = slots.expand(len(rows), -1)
+            step_input = StepInput(rows, None, slots_of_rows, slots_of_rows, keys)  # no noise
+            where, tokens, _ = most_confident(policy, step_input, k, greedy)
         gap = (ours - full)[full > -torch.inf].abs().max().item()
         worst = max(worst, gap)
         best, sure = full.topk(2).values, full.log_softmax(-1).amax(-1).sort(descending=True)

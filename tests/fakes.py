@@ -16,7 +16,7 @@ from dopsd.distributed.uneven_forwards import UnevenForwards
 if TYPE_CHECKING:
     from dopsd.distributed.process_group import ProcessGroup
     from dopsd.models.kv_cache import KVCache
-    from dopsd.models.policy import Attention, Policy, Text
+    from dopsd.models.policy import Alignment, Attention, Policy, Text
 
 MASK, EOS = 9, 8
 
@@ -57,6 +57,7 @@ class FakePolicy:
         self.text: Text = FakeText()
         self.attention_pattern: Attention = "bidirectional"
         self.block_size: int | None = None
+        self.block_alignment: Alignment = "completion"
 
     def hidden(
         self,

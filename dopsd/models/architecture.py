@@ -150,6 +150,8 @@ def config_of(model: ModelConfig) -> DenoiserConfig:
     config = read_config(Path(model.path))
     if model.block_size:
         config.block_size = model.block_size
+    if model.block_alignment:
+        config.block_alignment = model.block_alignment
     if config.attention_pattern in config.attention_patterns:
         if config.block_size and config.output_shift:
             raise DopsdError(

@@ -13,6 +13,7 @@ from dopsd.core.settings import Count, Positive, Section
 Dtype = Literal["float32", "bfloat16"]
 Quantization = Literal["none", "nf4"]
 Attention = Literal["auto", "sdpa", "flash_attention_2"]
+Alignment = Literal["sequence", "completion"]
 Kernels = Literal["auto", "torch", "liger"]
 Reference = Literal["base", "start"]
 Weights = Literal["lora", "all"]
@@ -22,7 +23,11 @@ PromptStyle = Literal["compact", "instructions"]
 class ModelConfig(Section):
     """The base model: a folder in the layout of the Hugging Face hub, and how it is computed."""
 
-    LATER: ClassVar[dict[str, Any]] = {"kernels": "torch", "block_size": None}
+    LATER: ClassVar[dict[str, Any]] = {
+        "kernels": "torch",
+        "block_size": None,
+        "block_alignment": None,
+    }
 
     path: str = "base/sudoku"  # folder with config.json, safetensors and a tokenizer
     dtype: Dtype = "float32"  # of weights and activations; bfloat16 halves the memory
@@ -32,6 +37,7 @@ class ModelConfig(Section):
     compile: bool = False  # compile the blocks with torch.compile; changes results by rounding
     prompt_style: PromptStyle = "instructions"  # compact: the bare problem, for the embedded base
     block_size: Count | None = None  # of block-causal attention; null: what config.json says
+    block_alignment: Alignment | None = None  # where blocks begin to count; null: as published
 
     @model_validator(mode="after")
     def kernels_and_dtypes_fit(self) -> Self:
@@ -62,6 +68,7 @@ class ModelOverrides(Section):
     compile: bool | None = None  # as model.compile
     prompt_style: PromptStyle | None = None  # as model.prompt_style
     block_size: Count | None = None  # as model.block_size
+    block_alignment: Alignment | None = None  # as model.block_alignment
 
     @field_validator("path")
     @classmethod

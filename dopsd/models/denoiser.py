@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from dopsd.models.kv_cache import KVCache
-    from dopsd.models.policy import Attention
+    from dopsd.models.policy import Alignment, Attention
 
 
 OF_THE_CLASS = (  # what a class computes, and no file can change
     *("output_shift", "attention_patterns", "has_fused_kernels", "head_module"),
-    *("mask_token", "tokenizer_name", "end_of_turn", "text_ends_with_turn"),
+    *("mask_token", "tokenizer_name", "end_of_turn", "text_ends_with_turn", "template_options"),
 )
 
 
@@ -27,6 +27,8 @@ class DenoiserConfig(PretrainedConfig):
         output_shift: 0: the state at position i predicts token i; 1: it predicts token i + 1.
         attention_patterns: the patterns that the model class computes.
         block_size: tokens of a block, if no token sees a later block; None: each sees all.
+        block_alignment: where blocks are counted from: the first token of the sequence, so that a
+            prompt may end inside a block, or the first of the completion.
         d_model: D, width of the hidden states.
         n_layers: number of blocks.
         embedding_size: V, rows of the embedding.
@@ -38,6 +40,7 @@ class DenoiserConfig(PretrainedConfig):
             a tokenizer.json; or empty.
         end_of_turn: text of the token that ends a turn, which may be sampled; or empty.
         text_ends_with_turn: whether it ends a text too, in place of eos_token_id.
+        template_options: arguments of the chat template, as the base's authors give them.
         weight_tying: whether the head shares the weights of the embedding.
         has_fused_kernels: whether the model's `fuse` is written.
         head_module: the head's full name in the model; it is not quantised.
@@ -47,6 +50,7 @@ class DenoiserConfig(PretrainedConfig):
         output_shift: int
         attention_patterns: tuple[Attention, ...]
         block_size: int | None
+        block_alignment: Alignment
         d_model: int
         n_layers: int
         embedding_size: int
@@ -56,6 +60,7 @@ class DenoiserConfig(PretrainedConfig):
         tokenizer_name: str
         end_of_turn: str
         text_ends_with_turn: bool
+        template_options: dict[str, bool]
         weight_tying: bool
         has_fused_kernels: bool
         head_module: str
@@ -64,9 +69,11 @@ class DenoiserConfig(PretrainedConfig):
         has_fused_kernels = False
         attention_patterns = ("bidirectional",)
         block_size = None
+        block_alignment = "completion"
         head_module = "lm_head"
         mask_token = tokenizer_name = end_of_turn = ""
         text_ends_with_turn = False
+        template_options = {}
 
     @property
     def attention_pattern(self) -> Attention:
@@ -113,7 +120,8 @@ class Denoiser(PreTrainedModel):
     ) -> Tensor:
         """Return the last hidden states, before an output shift is undone.
 
-        Blocks of block-causal attention are counted from the end of the sequence, or of the window.
+        Blocks of block-causal attention are counted from the first token that is no padding, or
+        from the end of the sequence or the window, as the config's `block_alignment` says.
 
         Args:
             ids: [B, T], or [B, W] with `cache_positions`.

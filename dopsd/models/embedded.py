@@ -76,6 +76,7 @@ def build_config(shape: EmbeddedShape, tokenizer: PreTrainedTokenizerFast) -> De
             max_position_embeddings=256,
             rope_parameters={"rope_theta": shape.rope_theta, "rope_type": "default"},
             block_size=shape.block_size,
+            block_alignment="completion",  # short prompts would differ by where they end
             **ids,
         )
     from dopsd.models.llada.configuration import LladaConfig

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dopsd.models.config import AdapterConfig, ModelConfig
     from dopsd.models.denoiser import Denoiser
     from dopsd.models.kv_cache import KVCache
-    from dopsd.models.policy import Attention, Text
+    from dopsd.models.policy import Alignment, Attention, Text
 
 
 class LlmPolicy(WeightContexts):
@@ -84,6 +84,11 @@ class LlmPolicy(WeightContexts):
         return self.core.config.block_size
 
     @property
+    def block_alignment(self) -> Alignment:
+        """Where blocks are counted from: the start of the sequence, or of the completion."""
+        return self.core.config.block_alignment
+
+    @property
     def is_locked(self) -> bool:
         """Whether all processes must make every forward together, each with an input of its own."""
         return self.forwards.is_locked
@@ -106,8 +111,12 @@ class LlmPolicy(WeightContexts):
         if self.attention_pattern == "bidirectional":
             return self.hidden(ids, attention_mask)[:, -length:]
         self.forwards.before_forward()
-        doubled = torch.cat([ids[:, :-length], clean, ids[:, -length:]], 1)
-        return self.core.trunk(doubled, attention_mask, copied=length)[:, -length:]
+        prompt, size = ids.shape[1] - length, self.block_size or 0
+        # tokens of the prompt in the completion's first block see its masks: they are copied too
+        shared = min(size - 1, prompt) if self.block_alignment == "sequence" else 0
+        copied = length + shared
+        doubled = torch.cat([ids[:, :prompt], clean, ids[:, -copied:]], 1)
+        return self.core.trunk(doubled, attention_mask, copied=copied)[:, -length:]
 
     def _unshifted(
         self, states: Tensor, kv_cache: KVCache | None, cache_positions: slice | None

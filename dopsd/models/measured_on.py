@@ -43,7 +43,8 @@ def measured_on(model: ModelConfig, batch_size: int, device: torch.device) -> di
         batch_size: rows of a forward pass.
         device: where it is computed.
     """
-    left_out = {"path", "prompt_style", *(() if model.block_size else ("block_size",))}
+    left_out = {"path", "prompt_style"}
+    left_out |= {name for name in ("block_size", "block_alignment") if vars(model)[name] is None}
     settings = resolved(model).model_dump(exclude=left_out)
     optional = [OPTIONAL[value] for value in settings.values() if value in OPTIONAL]
     packages = {name: package_version(name) for name in (*PACKAGES, *optional)}

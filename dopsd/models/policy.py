@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dopsd.models.kv_cache import KVCache
 
 Attention = Literal["bidirectional", "block_causal"]
+Alignment = Literal["sequence", "completion"]
 
 
 class Forward(Protocol):
@@ -48,6 +49,11 @@ class Forward(Protocol):
     @property
     def block_size(self) -> int | None:
         """Tokens of a block of block-causal attention; None: each token sees every other."""
+        ...
+
+    @property
+    def block_alignment(self) -> Alignment:
+        """Where those blocks are counted from: the start of the sequence, or of the completion."""
         ...
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -11,19 +11,25 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
-    from dopsd.models.denoiser import Denoiser
+    from dopsd.models.denoiser import Denoiser, DenoiserConfig
 
 
 def prompt_text(
-    tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], prefill: str = ""
+    tokenizer: PreTrainedTokenizerBase,
+    config: DenoiserConfig,
+    messages: list[dict[str, str]],
+    prefill: str = "",
 ) -> str:
     """Return a chat as the text that a model gets, up to where the answer begins.
 
-    A template that can ask for thinking first, as Qwen3's, does not.
+    Args:
+        tokenizer: the checkpoint's tokenizer, with a chat template.
+        config: the checkpoint's config, with the options of its template.
+        messages: the chat, as {role, content}.
+        prefill: text with which the answer begins.
     """
-    header = tokenizer.apply_chat_template(
-        messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
-    )
+    options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True}
+    header = tokenizer.apply_chat_template(messages, **options | config.template_options)
     return f"{header}{prefill}"
 
 
@@ -36,7 +42,7 @@ class ChatText:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, model: Denoiser) -> None:
-        self.tokenizer = tokenizer
+        self.tokenizer, self.config = tokenizer, model.config
         self.eos_id = model.config.eos_token_id
         self.end_of_turn = model.config.end_of_turn
 
@@ -47,7 +53,7 @@ class ChatText:
             messages: the chat, as {role, content}.
             prefill: text after the assistant's header, with which the answer begins.
         """
-        return self.tokens(prompt_text(self.tokenizer, messages, prefill))
+        return self.tokens(prompt_text(self.tokenizer, self.config, messages, prefill))
 
     def tokens(self, text: str) -> Tensor:
         """Return the token ids [n] of a text; no special tokens are added."""

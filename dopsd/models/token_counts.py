@@ -22,13 +22,13 @@ class TokenCounts:
     def __init__(self, folder: Path) -> None:
         from dopsd.models.architecture import read_config
 
-        config = read_config(folder)
-        self.longest: int = config.max_sequence_length
-        self.tokenizer = load_tokenizer(folder, config)
+        self.config = read_config(folder)
+        self.longest: int = self.config.max_sequence_length
+        self.tokenizer = load_tokenizer(folder, self.config)
 
     def prompt(self, messages: list[dict[str, str]], prefill: str) -> str:
         """Return a chat as the text that the model gets."""
-        return prompt_text(self.tokenizer, messages, prefill)
+        return prompt_text(self.tokenizer, self.config, messages, prefill)
 
     def counts(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text."""

@@ -65,7 +65,7 @@ def load_tokenizer(folder: Path, config: DenoiserConfig) -> PreTrainedTokenizerB
             )
         tokenizer.chat_template = LLADA_TEMPLATE
     try:
-        prompt_text(tokenizer, [{"role": "user", "content": "1 + 1"}])
+        prompt_text(tokenizer, config, [{"role": "user", "content": "1 + 1"}])
     except (TemplateError, TypeError, ValueError) as error:
         raise DopsdError(
             f"{folder}: the tokenizer's chat template cannot be rendered"

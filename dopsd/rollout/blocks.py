@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dopsd.models.policy import Forward
+
+
+def shared_block(model: Forward) -> int:
+    """Return the tokens of a block that a prompt may share with its answer; 1: it shares none."""
+    return model.block_size or 1 if model.block_alignment == "sequence" else 1
+
 
 def blocks_misfit(size: int | None, gen_length: int, block_length: int) -> str | None:
     """Return why blocks of sampling do not fit a block-causal model; None if they do.

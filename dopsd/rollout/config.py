@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from dopsd.core.settings import Count, Section, Share
 
+Order = Literal["probability", "tempered_probability", "entropy", "margin"]
+PROBABILITIES = ("probability", "tempered_probability")
 TopP = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -24,7 +26,7 @@ class SamplingConfig(Section):
     block_length: Count = 32  # tokens of a block; divides gen_length
     steps: Count = 128  # denoising steps of the whole completion; a multiple of the blocks
     gumbel_dtype: Literal["float32", "bfloat16"] = "float32"  # bfloat16: the published noise
-    order: Literal["probability", "entropy", "margin"] = "probability"  # of commits in a block
+    order: Order = "probability"  # what ranks the tokens of a block, of which the first commit
     top_p: TopP | None = None  # sample from the likeliest tokens that hold this share; null: all
     stop_after_eos: bool = False  # stop after the block in which the text ends
     text_after_eos: bool = False  # also score the text after its first end, as published
@@ -51,7 +53,7 @@ class SamplingConfig(Section):
     @model_validator(mode="after")
     def a_threshold_is_a_probability(self) -> Self:
         """Refuse a threshold together with an order that is no probability."""
-        if self.order != "probability" and vars(self).get("threshold") is not None:
+        if self.order not in PROBABILITIES and vars(self).get("threshold") is not None:
             raise ValueError(
                 f"threshold is a probability, which order {self.order} does not rank by; set order"
                 " to probability or leave threshold out"

@@ -44,7 +44,7 @@ def denoise_approximately(
     state = _State(model, requests, decoding)
     active = torch.arange(len(requests), device=state.ids.device)
     for block in state.blocks:
-        state.ids[active, block] = model.mask_id
+        state.enter(active, block)
         view = _View(state, block, active)
         for k in (
             decoding.num_transfer_tokens
@@ -54,8 +54,9 @@ def denoise_approximately(
             rows, counts = view.rows()
             if not counts:
                 break
-            _commit(state, _Masks(rows, counts, block), view.hidden(rows), k)
+            _commit(state, _Masks(rows, counts, block), view, k)
             view.committed += k
+            view.steps += 1
             state.step += 1
         active = state.unfinished(active, block.stop)
         if len(active) == 0:
@@ -70,14 +71,14 @@ class _State(DenoisingState):
         self, model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
     ) -> None:
         super().__init__(model, requests, decoding)
-        self.is_fallback = torch.zeros_like(self.revealed_at, dtype=torch.bool)  # [B, G]
+        self.is_fallback = torch.zeros_like(self.revealed_at, dtype=torch.bool)  # [B, W]
 
     def rollouts(self) -> list[Rollout]:
         """Return the rollout of each request, with `is_fallback` if there is a threshold."""
         found = super().rollouts()
         if self.decoding.threshold is None:
             return found
-        marks = self.is_fallback.cpu()
+        marks = self.is_fallback.gather(1, self.completion).cpu()
         return [replace(r, is_fallback=row) for r, row in zip(found, marks, strict=True)]
 
 
@@ -98,6 +99,15 @@ class _View:
         self.kv_cache = None if self.cache == "none" else state.model.new_kv_cache()
         self.cache_positions: slice | None = None
         self.committed = 0  # tokens of each row, at least
+        self.steps = 0  # made in this block
+
+    @property
+    def noise_step(self) -> int:
+        """The step that keys the noise: under a threshold, steps of other rows do not count."""
+        if self.state.decoding.threshold is None:
+            return self.state.step
+        first: int = self.block.start - self.state.start
+        return first + self.steps
 
     def rows(self) -> tuple[Tensor, list[int]]:
         """Return the rows with masks in the block, and the number of masks of each.
@@ -106,7 +116,7 @@ class _View:
         are known without a threshold; with one, the process waits for the GPU to count.
         """
         decoding, active = self.state.decoding, self.active
-        if decoding.threshold is None:
+        if decoding.threshold is None and not self.state.is_shared:
             return active, [decoding.block_length - self.committed] * len(active)
         masked = self.state.ids[active, self.block] == self.state.model.mask_id
         counts: list[int] = masked.sum(1).tolist()
@@ -131,22 +141,24 @@ class _View:
         return hidden
 
 
-def _commit(state: _State, masks: _Masks, hidden: Tensor, k: int) -> None:
+def _commit(state: _State, masks: _Masks, view: _View, k: int) -> None:
     """Commit masked positions of each row, as `_chosen` says.
 
     Args:
         state: the batch.
         masks: the masked positions.
-        hidden: [B, L, D], states of the block.
+        view: the states of the block.
         k: positions to commit without a threshold.
     """
     model, decoding, rows = state.model, state.decoding, masks.rows
+    hidden = view.hidden(rows)  # [B, L, D]
     width = max(*masks.counts, 1)
     slots, valid = pack(state.ids[rows, masks.block] == model.mask_id, width)  # [B, C]
     is_valid = torch.arange(width) < torch.tensor(masks.counts)[:, None]
     index = upload(is_valid.flatten().nonzero()[:, 0], slots.device)  # [N] of the B * C slots
     columns = slots + masks.block.start
-    keys = fold_in(fold_in(state.keys[rows], state.step)[:, None], columns - state.start)  # [B, C]
+    keys = fold_in(state.keys[rows], view.noise_step)[:, None]
+    keys = fold_in(keys, state.positions(rows, columns))  # [B, C]
     found, found_confidence = propose(
         model, take(hidden, slots).flatten(0, 1)[index], keys.flatten()[index], decoding
     )
@@ -154,10 +166,9 @@ def _commit(state: _State, masks: _Masks, hidden: Tensor, k: int) -> None:
     confidence = torch.full((slots.numel(),), -torch.inf, device=slots.device)
     confidence = confidence.index_copy(0, index, found_confidence).view_as(slots)
     is_chosen = _chosen(confidence, k, decoding) & valid
-    ids, places = (rows[:, None], columns), (rows[:, None], columns - state.start)
-    state.ids[ids] = torch.where(is_chosen, tokens, state.ids[ids])
-    state.revealed_at[places] = state.revealed_at[places].masked_fill(is_chosen, state.step)
+    state.commit(rows, columns, tokens, is_chosen)
     if decoding.threshold is not None:
+        places = rows[:, None], columns - state.start
         state.is_fallback[places] |= is_chosen & (confidence < decoding.threshold)
 
 

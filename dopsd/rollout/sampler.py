@@ -154,9 +154,10 @@ def nucleus(logits: Tensor, share: float, temperature: float) -> Tensor:
 def certainty(logits: Tensor, tokens: Tensor, decoding: Decoding) -> Tensor:
     """Return what ranks the proposed tokens [N]; higher ones are committed first.
 
-    `probability` is that of the token, without noise and temperature (LLaDA). `entropy`, negative,
-    and `margin`, between the two likeliest tokens, are of the distribution at the temperature
-    (Dream, arXiv 2508.15487).
+    `probability` is that of the token, without noise and temperature (LLaDA);
+    `tempered_probability` is at the temperature (SDAR, LLaDA2.0). `entropy`, negative, and
+    `margin`, between the two likeliest tokens, are of the distribution at the temperature (Dream,
+    arXiv 2508.15487).
 
     Args:
         logits: [N, V].
@@ -166,6 +167,8 @@ def certainty(logits: Tensor, tokens: Tensor, decoding: Decoding) -> Tensor:
     if decoding.order == "probability":
         return logits.softmax(-1).gather(-1, tokens[:, None])[:, 0]
     probabilities = (logits / (decoding.temperature or 1)).softmax(-1)
+    if decoding.order == "tempered_probability":
+        return probabilities.gather(-1, tokens[:, None])[:, 0]
     if decoding.order == "entropy":
         entropy: Tensor = torch.special.entr(probabilities).sum(-1)
         return -entropy
@@ -180,26 +183,30 @@ class StepInput:
     ids: Tensor  # [B, T]
     mask: Tensor | None  # [B, T], None without padding
     slots: Tensor  # [B, m] positions in T
+    positions: Tensor  # [B, m] the same, from the start of the completion: they key the noise
     keys: Tensor  # [B]
+    valid: Tensor | None = None  # [B, m], False on slots that are no masks; None: all are
     states: Tensor | None = None  # [B, m, D] of the slots, where they are known
 
 
 def most_confident(
     model: Forward, step: StepInput, k: int, decoding: Decoding
-) -> tuple[Tensor, Tensor]:
-    """Return the k most confident slots of every row [B, k] and their tokens [B, k].
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the k most confident slots of every row [B, k], their tokens and which are valid.
 
-    Ties go to the lower position.
+    Ties go to the lower position. In a row with fewer masks the last ones are not valid.
     """
     ids, slots = step.ids, step.slots
     rows = torch.arange(len(ids), device=ids.device)[:, None]
     hidden = model.hidden(ids, step.mask)[rows, slots] if step.states is None else step.states
-    # counted from the start of the completion, so that padding does not change the noise
-    positions = slots - (ids.shape[1] - decoding.gen_length)
-    noise_keys = fold_in(step.keys[:, None], positions)  # [B, m]
+    noise_keys = fold_in(step.keys[:, None], step.positions)  # [B, m]
     tokens, confidence = propose(model, hidden.flatten(0, 1), noise_keys.flatten(), decoding)
-    order = confidence.view_as(slots).sort(dim=1, descending=True, stable=True).indices[:, :k]
-    return slots.gather(1, order), tokens.view_as(slots).gather(1, order)
+    confidence = confidence.view_as(slots)
+    if step.valid is not None:
+        confidence = confidence.masked_fill(~step.valid, -torch.inf)
+    order = confidence.sort(dim=1, descending=True, stable=True).indices[:, :k]
+    valid = None if step.valid is None else step.valid.gather(1, order)
+    return slots.gather(1, order), tokens.view_as(slots).gather(1, order), valid
 
 
 @torch.no_grad()
@@ -208,9 +215,9 @@ def denoise(
 ) -> list[Rollout]:
     """Denoise every request from masks, in one batch.
 
-    A row does not depend on its batch: noise is keyed by the request, and padding is masked
-    (without `mask_padding`, as published, a row sees its padding). With `stop_after_eos` the
-    positions after the block in which a text ends become EOS.
+    But for rounding a row does not depend on its batch: noise is keyed by the request, and padding
+    is masked (without `mask_padding`, as published, a row sees its padding). With `stop_after_eos`
+    the positions after the block in which a text ends become EOS.
 
     Raises:
         DopsdError: if the blocks are not those of a block-causal model, or parts of them.
@@ -219,18 +226,19 @@ def denoise(
     growing = None if model.block_size is None else GrowingStates(model, state.start)
     active = torch.arange(len(requests), device=state.ids.device)
     for block in state.blocks:
-        state.ids[active, block] = model.mask_id
+        state.enter(active, block)
         num_masked = decoding.block_length  # known here: counting masks would wait for the GPU
         for k in decoding.num_transfer_tokens:
             active_ids, mask = state.ids[active], state.attention_of(active)
-            slots = pack(active_ids[:, block] == model.mask_id, num_masked)[0] + block.start
-            keys = fold_in(state.keys[active], state.step)
-            step = StepInput(active_ids, mask, slots, keys)
+            slots, valid = pack(active_ids[:, block] == model.mask_id, num_masked)
+            slots, keys = slots + block.start, fold_in(state.keys[active], state.step)
+            step = StepInput(active_ids, mask, slots, state.positions(active, slots), keys)
+            if state.is_shared:  # else all rows have as many masks
+                step = replace(step, valid=valid)
             if growing is not None:
                 hidden = growing.of(active_ids, mask, block)
                 step = replace(step, states=take(hidden, slots - block.start))
-            positions, tokens = most_confident(model, step, k, decoding)
-            state.commit(active[:, None], positions, tokens)
+            state.commit(active, *most_confident(model, step, k, decoding))
             num_masked -= k
             state.step += 1
         rest = state.unfinished(active, block.stop)

@@ -17,7 +17,6 @@ from dopsd.algorithms.common.states import BlockSchedule, states_by_update
 from dopsd.algorithms.common.teacher_view import AS_STUDENT, gathered
 from dopsd.core.metrics import MetricSums
 from dopsd.core.tensors import index_of, index_without, pack, take, widest
-from dopsd.rollout.prompts import decoding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,11 +43,7 @@ def build_components(
     policy, sampling = context.policy, context.sampling
     sees_all = config.teacher_attention == "all"
     policy.use_teacher(config.teacher, config.ema_decay, config.teacher_dropout, sees_all)
-    num_transfer_tokens = tuple(decoding(sampling).num_transfer_tokens)
-    blocks = BlockSchedule(
-        sampling.block_length, num_transfer_tokens, policy.mask_id, policy.eos_id
-    )
-    return context.collector(config), blocks
+    return context.collector(config), BlockSchedule.of(policy, sampling)
 
 
 class SelfDistillation:

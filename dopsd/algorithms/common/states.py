@@ -16,12 +16,16 @@ from dopsd.algorithms.common.batch import States
 from dopsd.algorithms.common.teacher_view import AS_STUDENT, TeacherView
 from dopsd.core.rng import fold_in, key_from, uniform
 from dopsd.core.tensors import first_index, left_pad
+from dopsd.rollout.blocks import shared_block
+from dopsd.rollout.prompts import decoding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dopsd.algorithms.common.distillation_config import SelfDistillationConfig
     from dopsd.core.types import Rollout
+    from dopsd.models.policy import Policy
+    from dopsd.rollout.config import SamplingConfig
 
 
 @dataclass(frozen=True)
@@ -33,12 +37,29 @@ class BlockSchedule:
         num_transfer_tokens: tokens committed at each step of a block.
         mask_id: id of the mask.
         eos_id: id that ends a text.
+        shared: tokens of a block that a prompt may share with its completion; 1: it shares none.
     """
 
     block_length: int
     num_transfer_tokens: tuple[int, ...]
     mask_id: int
     eos_id: int
+    shared: int = 1
+
+    @classmethod
+    def of(cls, policy: Policy, sampling: SamplingConfig) -> BlockSchedule:
+        """Return the blocks in which a policy samples."""
+        counts = tuple(decoding(sampling).num_transfer_tokens)
+        ids = policy.mask_id, policy.eos_id
+        return cls(sampling.block_length, counts, *ids, shared_block(policy))
+
+    def offset(self, rollout: Rollout) -> int:
+        """Return the tokens of the prompt that stand in the completion's first blocks."""
+        return len(rollout.prompt_ids) % self.shared
+
+    def count(self, rollout: Rollout) -> int:
+        """Return the number of blocks in which a completion stands, whole or in part."""
+        return -(-(len(rollout.completion_ids) + self.offset(rollout)) // self.block_length)
 
 
 def recorded_steps(
@@ -59,7 +80,7 @@ def recorded_steps(
         view: first_block and last_block.
     """
     per_block = len(blocks.num_transfer_tokens)
-    num_blocks = len(rollout.completion_ids) // blocks.block_length
+    num_blocks = blocks.count(rollout)
     last = num_blocks * per_block if config.record_last_block else (num_blocks - 1) * per_block
     revealed_at = rollout.revealed_at.tolist()
     if config.record == "until_eos":  # the text is finished once all up to its end is committed
@@ -98,6 +119,7 @@ def reveal(
     positions = torch.arange(masked.shape[1])
     if config.reveal_scope == "future_blocks":
         next_block = (step // len(blocks.num_transfer_tokens) + 1) * blocks.block_length
+        next_block = next_block - blocks.offset(rollout)
         end = first_index(view.completion(rollout), blocks.eos_id)
         masked &= (positions >= next_block) & (next_block < end)
     count = torch.tensor(
@@ -156,7 +178,8 @@ def _states(
     masked = rollout.revealed_at >= step[:, None]  # [S, G]
     revealed = reveal(rollout, steps, config, blocks, key, view)
     block = step // per_block
-    block_index = torch.arange(masked.shape[1]) // blocks.block_length
+    positions = torch.arange(masked.shape[1]) + blocks.offset(rollout)
+    block_index = positions // blocks.block_length
     candidates = masked & ~revealed & (block_index == block[:, None])
     committed = (rollout.revealed_at == step[:, None]) & candidates
     num_transfer_tokens = torch.tensor(blocks.num_transfer_tokens)[step % per_block]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from dopsd.algorithms.common.states import BlockSchedule
 from dopsd.algorithms.common.views import random_ranks, rollout_keys
 from dopsd.core.rng import fold_in, uniform
 from dopsd.core.tensors import first_index
@@ -114,15 +115,23 @@ def verified_future(
     keys = fold_in(
         rollout_keys([item.rollout for item in collect.rewarded], *key)[plan.rollout], plan.first
     )
-    blocks = context.sampling.block_length, policy.eos_id
-    shown = shown_positions(plan, futures, keys, share, blocks)
+    blocks = BlockSchedule.of(policy, context.sampling)
+    offsets = torch.tensor([blocks.offset(item.rollout) for item in collect.rewarded])
+    offset = offsets[plan.rollout]
+    sizes = blocks.block_length, policy.eos_id
+    shown = shown_positions(plan, futures, keys, share, sizes, offset)
     completions = torch.stack([future.ids for future in futures])[plan.rollout]
     seen = torch.where(shown, completions, plan.batch.ids[:, -shown.shape[1] :])
     return Future(seen, shown, [bool(f.showable.any()) for f in futures])
 
 
 def shown_positions(
-    plan: Plan, futures: Sequence[Verified], keys: Tensor, share: float, blocks: tuple[int, int]
+    plan: Plan,
+    futures: Sequence[Verified],
+    keys: Tensor,
+    share: float,
+    blocks: tuple[int, int],
+    offset: Tensor | int = 0,
 ) -> Tensor:
     """Draw the share that the teacher of each state is shown, rounded up.
 
@@ -135,13 +144,15 @@ def shown_positions(
         keys: [B], random keys.
         share: of the positions that can be shown.
         blocks: tokens of a block, and the id that ends a text.
+        offset: [B], tokens of the prompt in the first block of the completion.
 
     Returns:
         [B, G], bool.
     """
     block_length, eos_id = blocks
     positions = torch.arange(plan.committed.shape[1])
-    begin = (plan.committed * (positions // block_length + 1) * block_length).amax(1)  # [B]
+    block = (positions + torch.as_tensor(offset)[..., None]) // block_length  # [B or 1, G]
+    begin = (plan.committed * (block + 1)).amax(1) * block_length - offset  # [B]
     ends = torch.tensor([first_index(future.ids, eos_id) for future in futures])[plan.rollout]
     latest = torch.tensor([future.latest for future in futures])[plan.rollout]
     is_ahead = ((begin < ends) & (begin <= latest))[:, None]  # all of it is masked

@@ -141,12 +141,12 @@ class Infill(SelfDistillation):
         span = answer_span(policy.text, rollout.completion_ids, policy.eos_id)
         if span is None:
             return None
-        first, last = trained_blocks(span, self.config, self.blocks.block_length)
+        first, last = trained_blocks(span, self.config, self.blocks, rollout)
         return TeacherView(first_block=first, last_block=last)
 
     def _views(self, policy: Policy, lessons: Sequence[Lesson]) -> list[TeacherView]:
         """Return what the teacher of each rollout is given."""
-        views = [view(item, self.config, self.blocks.block_length) for item in lessons]
+        views = [view(item, self.config, self.blocks) for item in lessons]
         if self.config.place == "span":
             return views
         prompts = self.prompts.of(policy, [(item.problem, item.answer) for item in lessons])

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from dopsd.algorithms.common.states import BlockSchedule
     from dopsd.algorithms.infill.answers import Known
     from dopsd.algorithms.infill.config import InfillConfig
     from dopsd.core.metrics import MetricSums
@@ -85,7 +86,7 @@ def lesson(
     return None if filled is None else Lesson(problem, rollout, span, known.shown, filled)
 
 
-def view(lesson: Lesson, config: InfillConfig, length: int) -> TeacherView:
+def view(lesson: Lesson, config: InfillConfig, blocks: BlockSchedule) -> TeacherView:
     """Return what the teacher is shown of a completion, and the blocks whose states train.
 
     A tail that was built again is shown only while the student has nothing of its own there, whose
@@ -94,9 +95,10 @@ def view(lesson: Lesson, config: InfillConfig, length: int) -> TeacherView:
     Args:
         lesson: the rollout and the answer.
         config: settings of the method.
-        length: tokens of a block.
+        blocks: the blocks of a completion.
     """
-    filled, first, last = lesson.filled, *trained_blocks(lesson.span, config, length)
+    first, last = trained_blocks(lesson.span, config, blocks, lesson.rollout)
+    filled = lesson.filled
     positions = torch.arange(len(filled.ids))
     if config.place == "prompt":
         return TeacherView(
@@ -116,15 +118,20 @@ def view(lesson: Lesson, config: InfillConfig, length: int) -> TeacherView:
     )
 
 
-def trained_blocks(span: AnswerSpan, config: InfillConfig, length: int) -> tuple[int, int]:
+def trained_blocks(
+    span: AnswerSpan, config: InfillConfig, blocks: BlockSchedule, rollout: Rollout
+) -> tuple[int, int]:
     """Return the blocks [first, last) whose states are trained on.
 
     Args:
         span: the rollout's own answer.
         config: the setting `states`.
-        length: tokens of a block.
+        blocks: the blocks of a completion.
+        rollout: the rollout.
     """
-    first, last = span.start // length, max(span.start, span.end - 1) // length + 1
+    ends = span.start, max(span.start, span.end - 1)
+    first, last = ((place + blocks.offset(rollout)) // blocks.block_length for place in ends)
+    last += 1
     return {"all": (0, LARGEST), "before_answer": (0, first), "in_answer": (first, last)}[
         config.states
     ]

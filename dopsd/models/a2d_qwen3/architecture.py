@@ -23,11 +23,15 @@ class A2dQwen3Config(DecoderConfig, Qwen3Config):
     model_type = "a2d-qwen3"
     mask_token = "<|mask|>"
     end_of_turn = "<|im_end|>"
+    # fine-tuned on chats alone (examples/a2d of ZHZisZZ/dllm), in which Qwen3's template writes an
+    # empty thought before the last answer
+    template_options = {"enable_thinking": False}  # noqa: RUF012
     attention_patterns = ("bidirectional", "block_causal")
     required: ClassVar[tuple[str, ...]] = ("head_dim", "eos_token_id")
     allowed: ClassVar[dict[str, tuple[object, ...]]] = {"attention_bias": (False,)}
     mask_token_id: int = 151669
     block_size: int | None = None
+    block_alignment: str = "completion"  # type: ignore[assignment]
 
 
 class A2dQwen3ForMaskedLM(DecoderForMaskedLM):

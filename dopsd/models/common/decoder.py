@@ -47,7 +47,7 @@ def states(
     """Return the hidden states [B, T, D] of ids [B, T]; for the arguments see Denoiser.trunk."""
     first = 0 if cache_positions is None else cache_positions.start
     x = trunk.embed_tokens(ids)
-    layout = Layout(first, first + ids.shape[1], copied, trunk.config.block_size)
+    layout = Layout.of(trunk.config, first, first + ids.shape[1], copied)
     is_flash = str(trunk.config._attn_implementation).startswith("flash")
     inputs = {
         "attention_mask": attention_mask if is_flash else layout.mask(attention_mask, ids.device),

@@ -25,6 +25,7 @@ ALLOWED: dict[str, tuple[object, ...]] = {
     "use_sliding_window": (False,),
     "rope_scaling": (None,),
     "partial_rotary_factor": (None, 1),
+    "block_alignment": ("sequence", "completion"),
 }
 TOY = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
 TOY |= {"num_hidden_layers": 2, "intermediate_size": 128, "head_dim": 16}

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from dopsd.models.denoiser import DenoiserConfig
+    from dopsd.models.policy import Alignment
 
 
 @dataclass(frozen=True)
@@ -16,13 +21,21 @@ class Layout:
         first: position of the window's first token; those before it are in the cache.
         end: position after the last token, the copy included.
         copied: tokens of the copy, which stand at the positions of their first copy.
-        block_size: tokens of a block, counted from the end; None: every token sees every other.
+        block_size: tokens of a block; None: every token sees every other.
+        alignment: where blocks are counted from: the first token of the sequence, or that of the
+            completion, whose length is a multiple of them, so that it is the end.
     """
 
     first: int
     end: int
     copied: int
     block_size: int | None
+    alignment: Alignment = "completion"
+
+    @classmethod
+    def of(cls, config: DenoiserConfig, first: int, end: int, copied: int) -> Layout:
+        """Return the layout of a forward with the blocks of a model."""
+        return cls(first, end, copied, config.block_size, config.block_alignment)
 
     def positions(self, device: torch.device) -> Tensor:
         """Return the position [W] of each token of the window."""
@@ -49,19 +62,29 @@ class Layout:
             return None if keep is None else keep[:, None, None].bool()
         keys = torch.arange(self.end, device=device)
         is_copy = keys >= self.end - self.copied
-        original = self.end - self.copied  # blocks are counted from here
-        place = torch.where(is_copy, keys - self.copied, keys) - original
+        place = torch.where(is_copy, keys - self.copied, keys)[None]
+        place = place - self._begin(keep)  # [B or 1, T]
         block = place.div(self.block_size, rounding_mode="floor")
-        seen = ~is_copy & (block < block[:, None])  # earlier blocks of the first copy
-        seen |= (is_copy == is_copy[:, None]) & (block == block[:, None])  # its own
-        seen = seen[self.first :]
+        asking = block[:, self.first :, None]
+        seen = ~is_copy & (block[:, None] < asking)  # earlier blocks of the first copy
+        is_alike = is_copy == is_copy[self.first :, None]
+        seen |= is_alike & (block[:, None] == asking)  # its own
         if keep is None:
-            return seen[None, None]
+            return seen[:, None]
         itself = keys == keys[self.first :, None]
         return (seen & keep[:, None, : self.end].bool() | itself)[:, None]
 
+    def _begin(self, keep: Tensor | None) -> Tensor | int:
+        """Return the position [B, 1] of each row from which blocks are counted."""
+        if self.alignment == "completion":
+            return self.end - self.copied
+        return 0 if keep is None else (~keep.bool()).long().cumprod(1).sum(1, keepdim=True)
+
     @property
     def _is_one_block(self) -> bool:
-        """Whether the window is the last block, which sees all that is before it."""
+        """Whether the window is within the last block, which sees all that is before it."""
         assert self.block_size is not None
-        return not self.copied and self.end - self.first <= self.block_size
+        begin = self.end - self.block_size
+        if self.alignment == "sequence":
+            begin = (self.end - 1) // self.block_size * self.block_size
+        return not self.copied and self.first >= begin

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from dopsd.models.common.decoder import DecoderForMaskedLM, LayerCache
 from dopsd.models.common.layout import Layout
-from dopsd.models.kernels.plain import rope_tables, rotated
+from dopsd.models.kernels.plain import rope_tables
 from dopsd.models.llada2_moe.configuration import Llada2MoeConfig
 from dopsd.models.llada2_moe.experts import Experts, FeedForward, Router
 
@@ -43,8 +44,8 @@ class Attention(nn.Module):
         self.sizes = [heads * head, kv_heads * head, kv_heads * head]
         self.query_key_value = nn.Linear(config.hidden_size, sum(self.sizes), bias=False)
         self.dense = nn.Linear(heads * head, config.hidden_size, bias=False)
-        self.query_layernorm = nn.RMSNorm(head, config.rms_norm_eps)
-        self.key_layernorm = nn.RMSNorm(head, config.rms_norm_eps)
+        self.query_layernorm = Qwen3RMSNorm(head, config.rms_norm_eps)
+        self.key_layernorm = Qwen3RMSNorm(head, config.rms_norm_eps)
 
     def forward(
         self,
@@ -66,9 +67,11 @@ class Attention(nn.Module):
 
 
 def _turned(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate the first dimensions of each head of x [B, heads, T, width]."""
-    width = rope[0].shape[-1]
-    return torch.cat([rotated(x[..., :width], *rope), x[..., width:]], -1)
+    """Rotate the first dimensions of each head of x [B, heads, T, width], in its dtype."""
+    cos, sin = (table.to(x.dtype) for table in rope)
+    turned, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
+    first, second = turned.chunk(2, -1)
+    return torch.cat([turned * cos + torch.cat([-second, first], -1) * sin, rest], -1)
 
 
 class Block(nn.Module):
@@ -77,9 +80,9 @@ class Block(nn.Module):
     def __init__(self, config: Llada2MoeConfig, layer: int) -> None:
         super().__init__()
         is_dense = layer < config.first_k_dense_replace
-        self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.input_layernorm = Qwen3RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.attention = Attention(config, layer)
-        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = Qwen3RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = FeedForward(config, config.intermediate_size) if is_dense else Experts(config)
 
     def forward(
@@ -106,7 +109,7 @@ class Trunk(nn.Module):
         self.config = config
         self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList([Block(config, i) for i in range(config.num_hidden_layers)])
-        self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.norm = Qwen3RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(
         self,
@@ -118,7 +121,7 @@ class Trunk(nn.Module):
     ) -> Tensor:
         """Return the hidden states [B, T, D] of ids [B, T] (see Denoiser.trunk)."""
         first = 0 if cache_positions is None else cache_positions.start
-        layout = Layout(first, first + ids.shape[1], copied, self.config.block_size)
+        layout = Layout.of(self.config, first, first + ids.shape[1], copied)
         tables = rope_tables(layout.end, self.config.rotary_dim, self.config.rope_theta, ids.device)
         places = layout.positions(ids.device)
         rope, mask = (tables[0][places], tables[1][places]), layout.mask(attention_mask, ids.device)

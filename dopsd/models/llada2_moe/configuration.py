@@ -7,11 +7,17 @@ from typing import Any, ClassVar, Self
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.models.common.decoder_config import DecoderConfig
-from dopsd.models.common.fields import check_fields, check_numbers
+from dopsd.models.common.fields import check_numbers
 
 RANKED = 2  # experts whose scores rank a group
+ROTATED = 0.5  # share of a head that the published class rotates where a file does not say it
 TOY = {"num_experts": 8, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2}
 TOY |= {"moe_intermediate_size": 32, "rotary_dim": 8}
+
+
+def is_share(value: object) -> bool:
+    """Return whether a field of a file is a number above 0 and at most 1."""
+    return type(value) in (int, float) and 0 < value <= 1  # type: ignore[operator]
 
 
 class Llada2MoeConfig(DecoderConfig):
@@ -66,6 +72,8 @@ class Llada2MoeConfig(DecoderConfig):
     pad_token_id: int = 156892
     mask_token_id: int = 156895
     block_size: int = 32
+    # as in the published sampler and training
+    block_alignment: str = "sequence"  # type: ignore[assignment]
 
     @property
     def idle_parameters(self) -> int:
@@ -97,8 +105,8 @@ class Llada2MoeConfig(DecoderConfig):
         given = config_dict.get("rope_parameters")
         raw = config_dict | (given if isinstance(given, dict) else {})
         raw.pop("rope_parameters", None)
-        share, width = raw.get("partial_rotary_factor"), raw.get("head_dim")
-        if type(width) is int and isinstance(share, int | float) and 0 < share <= 1:
+        share, width = raw.get("partial_rotary_factor", ROTATED), raw.get("head_dim")
+        if type(width) is int and is_share(share):
             raw = {"rotary_dim": int(width * share)} | raw
         if raw.get("eos_token_id", 0) is None:
             del raw["eos_token_id"]
@@ -115,8 +123,8 @@ class Llada2MoeConfig(DecoderConfig):
             raw[name]
             for name in ("first_k_dense_replace", "num_hidden_layers", "num_experts_per_tok")
         )
-        share = {"partial_rotary_factor": (turned / width, None)}
-        check_fields(raw, cls.model_type, (), share)
+        share = raw.get("partial_rotary_factor")
+        share = ROTATED if share is None else share
         problem = ""
         if type(dense) is not int or not 0 <= dense <= layers:
             problem = f"first_k_dense_replace {dense} must be at most num_hidden_layers {layers}"
@@ -124,6 +132,11 @@ class Llada2MoeConfig(DecoderConfig):
             problem = f"num_shared_experts {shared} must be a whole number above 0"
         elif turned % 2 or turned > width:
             problem = f"rotary_dim {turned} must be even, and at most head_dim {width}"
+        elif not is_share(share) or int(width * share) != turned:
+            problem = (
+                f"rotary_dim {turned} is not partial_rotary_factor {share!r} (published default"
+                f" {ROTATED}) of head_dim {width}, as the published class rotates"
+            )
         elif experts % groups or experts // groups < RANKED or kept > groups:
             problem = (
                 f"num_experts {experts} must be n_group {groups} times {RANKED} or more, and"

@@ -55,12 +55,13 @@ class Router(nn.Module):
         candidates = groups.masked_fill(is_out[:, :, None], -torch.inf).flatten(1)
         experts = candidates.topk(c.num_experts_per_tok, -1).indices
         weights = scores.gather(1, experts)
-        weights = weights / (weights.sum(-1, keepdim=True) + LOWEST)
+        if c.num_experts_per_tok > 1:
+            weights = weights / (weights.sum(-1, keepdim=True) + LOWEST)
         return experts, weights * c.routed_scaling_factor
 
 
 class Experts(nn.Module):
-    """The weighted sum of a token's experts, plus the shared expert."""
+    """The weighted sum of a token's experts, in float32 as published, plus the shared expert."""
 
     def __init__(self, config: Llada2MoeConfig) -> None:
         super().__init__()
@@ -75,10 +76,10 @@ class Experts(nn.Module):
         """Return [B, T, D] of x [B, T, D]."""
         tokens = x.flatten(0, 1)  # [N, D]
         chosen, weights = self.gate(tokens)
-        total = torch.zeros_like(tokens)
+        parts = tokens.new_zeros(*chosen.shape, tokens.shape[-1])  # [N, k, D]
         for number in chosen.unique().tolist():
-            rows, places = (chosen == number).nonzero(as_tuple=True)
-            part = self.experts[number](tokens[rows]) * weights[rows, places, None].to(x.dtype)
-            total = total.index_add(0, rows, part)
-        shared: Tensor = self.shared_experts(x)
-        return total.view_as(x) + shared
+            places = (chosen == number).nonzero(as_tuple=True)
+            parts = parts.index_put(places, self.experts[number](tokens[places[0]]))
+        total = (parts.float() * weights[..., None]).sum(1).to(x.dtype).view_as(x)
+        mixed: Tensor = total + self.shared_experts(x)
+        return mixed

@@ -30,6 +30,8 @@ class SdarConfig(DecoderConfig, Qwen3Config):
     allowed: ClassVar[dict[str, tuple[object, ...]]] = {"attention_bias": (False,)}
     mask_token_id: int = 151669
     block_size: int | None = None
+    # as in the published sampler and training
+    block_alignment: str = "sequence"  # type: ignore[assignment]
 
 
 class SdarForMaskedLM(DecoderForMaskedLM):

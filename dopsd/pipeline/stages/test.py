@@ -109,10 +109,8 @@ def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[st
     )  # methods that reveal nothing show the paper's teacher
     request = GenerationRequest(problem.id, 0, prompt, key_from("trajectory", problem.id))
     rollout = denoise(policy, [request], decoding(run.sampling, config.first_temperature))[0]
-    num_transfer_tokens = tuple(decoding(run.sampling).num_transfer_tokens)
-    blocks = BlockSchedule(
-        run.sampling.block_length, num_transfer_tokens, policy.mask_id, policy.eos_id
-    )
+    blocks = BlockSchedule.of(policy, run.sampling)
+    steps = range(blocks.count(rollout) * len(blocks.num_transfer_tokens))
     text = policy.text.decode(rollout.completion_ids, run.sampling.text_after_eos)
     return {
         "problem": problem.prompt,
@@ -127,6 +125,6 @@ def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[st
         "block_length": blocks.block_length,
         "shown": [
             torch.nonzero(shown)[:, 0].tolist()
-            for shown in reveal(rollout, range(run.sampling.steps), config, blocks, request.key)
+            for shown in reveal(rollout, steps, config, blocks, request.key)
         ],
     }

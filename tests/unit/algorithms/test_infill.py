@@ -68,9 +68,7 @@ def shown(gold: str, **changes) -> list[str]:
     """What the teacher is shown of each block's state: `.` is a mask, and what is left is text."""
     config, problem = InfillConfig(**ALL | changes), replace(PROBLEM, answer=gold)
     found = lesson(policy(), Reader(), problem, rollout(), Known(gold, gold))
-    (states,) = states_by_update(
-        [rollout()], config, BLOCKS, (0, 0), [view(found, config, BLOCKS.block_length)]
-    )
+    (states,) = states_by_update([rollout()], config, BLOCKS, (0, 0), [view(found, config, BLOCKS)])
     is_shown = states.teacher_ids != states.student_ids
     rows = states.teacher_ids.masked_fill(~is_shown, MASK)[:, 1:].tolist()
     return ["".join(map(character, row)) for row in rows]
@@ -139,7 +137,7 @@ def test_a_tail_that_was_built_again_is_hidden_once_the_student_began_to_answer(
             InfillConfig(**ALL),
             blocks,
             0,
-            view(found, InfillConfig(**ALL), 5),
+            view(found, InfillConfig(**ALL), BLOCKS),
         )
         assert shown_at.sum(1).tolist() == expected
 
@@ -153,7 +151,7 @@ def test_states_before_in_and_after_the_answer_are_all_states():
     known = Known("43", "43")
     found = lesson(policy(), Reader(), PROBLEM, rollout(), known)
     steps = {
-        kind: recorded_steps(rollout(), config, BLOCKS, view(found, config, 5))
+        kind: recorded_steps(rollout(), config, BLOCKS, view(found, config, BLOCKS))
         for kind in ("all", "before_answer", "in_answer")
         for config in [InfillConfig(states=kind)]
     }

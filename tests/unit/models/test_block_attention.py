@@ -21,7 +21,12 @@ SIZE = 4  # tokens of a block
 @pytest.fixture(params=["sdar", "llada2_moe", "a2d-qwen3"])
 def policy(request: pytest.FixtureRequest, tmp_path: Path) -> LlmPolicy:
     save_hub(tmp_path, request.param)
-    return load_policy(ModelConfig(path=str(tmp_path), block_size=SIZE), None, 0)
+    return aligned(tmp_path, "completion")
+
+
+def aligned(folder: Path, where: str) -> LlmPolicy:
+    model = ModelConfig(path=str(folder), block_size=SIZE, block_alignment=where)
+    return load_policy(model, None, 0)
 
 
 def texts(length: int, padding: int) -> tuple[Tensor, Tensor]:
@@ -50,6 +55,30 @@ def test_all_blocks_of_a_masked_copy_are_scored_in_one_forward_as_one_by_one(
         plain = policy.hidden(masked, keep)[:, prompt:]
     assert (plain[:, SIZE:] - torch.cat(alone, 1)[:, SIZE:]).abs().max() > 0.1
     assert (together - torch.cat(alone, 1)).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["sdar", "llada2_moe"])
+@pytest.mark.parametrize(("prompt", "padding"), [(7, 3), (6, 0), (5, 1), (4, 0), (1, 0)])
+def test_a_masked_copy_that_begins_inside_a_block_sees_it_as_the_sampler_does(
+    name: str, prompt: int, padding: int, tmp_path: Path
+):
+    """Each row alone, without padding, one block after the other; blocks count from its start."""
+    save_hub(tmp_path, name)
+    policy = aligned(tmp_path, "sequence")
+    ids, keep = texts(prompt + 3 * SIZE, padding)
+    masked = ids.clone()
+    hidden = torch.rand(2, 3 * SIZE, generator=torch.Generator().manual_seed(2)) < 0.6
+    masked[:, prompt:][hidden] = policy.mask_id
+    with torch.no_grad():
+        together = policy.masked_states(masked, keep, ids[:, prompt:])
+        for row, first in enumerate((padding, 0)):
+            alone = []
+            for begin in range((prompt - first) // SIZE * SIZE, ids.shape[1] - first, SIZE):
+                known = ids[row : row + 1, first:].clone()
+                known[:, begin:] = masked[row, first + begin :]
+                seen = policy.hidden(known[:, : begin + SIZE], None)
+                alone.append(seen[:, max(begin, prompt - first) :])
+            assert (together[row] - torch.cat(alone, 1)[0]).abs().max() <= 1e-5
 
 
 def test_windows_of_a_growing_cache_are_those_of_the_whole_forward(policy: LlmPolicy):

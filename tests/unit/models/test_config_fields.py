@@ -45,7 +45,7 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             "this model computes full_attention only",
         ),
         ("a2d-qwen3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5"),
-        ("llada2_moe", {"partial_rotary_factor": 1.0}, "partial_rotary_factor: 1.0; this model"),
+        ("llada2_moe", {"partial_rotary_factor": 1.0}, "partial_rotary_factor 1.0 "),
         ("llada_moe", {"router_num_group": 4}, "router_num_group: 4"),
         ("llada_moe", {"partial_rotary_factor": 0.5}, "partial_rotary_factor: 0.5"),
         (

@@ -20,17 +20,16 @@ from dopsd.models.architecture import read_config
 from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.embedded import build_tokenizer
 from dopsd.models.llm_policy import load_policy
+from dopsd.models.text import prompt_text
 from dopsd.models.whole_files import file_values, whole_tensors
 
 
 def literal(raw: dict, w: dict[str, Tensor], ids: Tensor, keep: Tensor) -> Tensor:
     """The states of a Llama-like decoder, written out one head at a time.
 
-    No token sees padding; with `block_size` none sees a later block, counted from the end.
+    No token sees padding; with `block_size` none sees a later block, counted from the first token.
     """
-    length, size = ids.shape[1], raw.get("block_size") or ids.shape[1]
-    blocks = torch.tensor([-((length - 1 - i) // size) for i in range(length)])
-    is_later = blocks > blocks[:, None]
+    size = raw.get("block_size") or ids.shape[1]
     heads, kv_heads = raw["num_attention_heads"], raw["num_key_value_heads"]
     width = raw.get("head_dim", raw["hidden_size"] // heads)
 
@@ -63,6 +62,9 @@ def literal(raw: dict, w: dict[str, Tensor], ids: Tensor, keep: Tensor) -> Tenso
 
     rows = []
     for row, real in zip(ids, keep, strict=True):
+        first = real.tolist().index(True)
+        blocks = torch.tensor([(i - first) // size for i in range(len(row))])
+        is_later = blocks > blocks[:, None]
         x = w["model.embed_tokens.weight"][row]
         for layer in range(raw["num_hidden_layers"]):
             at = f"model.layers.{layer}."
@@ -224,6 +226,21 @@ def qwen3_tokenizer(folder: Path) -> None:
     made.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
     made.chat_template = QWEN3_TEMPLATE
     made.save_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "thought"),
+    [("a2d-qwen3", "<think></think>"), ("sdar", ""), ("llada2_moe", ""), ("illada", "")],
+)
+def test_a_prompt_begins_with_an_empty_thought_only_where_the_base_has_seen_it(
+    name: str, thought: str, tmp_path: Path
+):
+    """SDAR's published samplers and evaluations ask Qwen3's template for nothing."""
+    save_hub(tmp_path, name)
+    qwen3_tokenizer(tmp_path)
+    tokenizer, config = PreTrainedTokenizerFast.from_pretrained(tmp_path), read_config(tmp_path)
+    asked = prompt_text(tokenizer, config, [{"role": "user", "content": "1+1?"}])
+    assert "".join(asked.split()).endswith(f"1+1?<|im_end|><|im_start|>assistant{thought}")
 
 
 def test_a_tokenizer_without_mask_gets_the_familys(tmp_path: Path):

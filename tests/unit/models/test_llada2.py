@@ -10,9 +10,11 @@ import pytest
 import torch
 from hub_toys import LLADA2
 from torch import Tensor
+from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
 from dopsd.core.errors import DopsdError
 from dopsd.models.architecture import read_config
+from dopsd.models.kernels.plain import rope_tables
 from dopsd.models.llada2_moe.architecture import Llada2MoeForMaskedLM
 
 Weights = dict[str, Tensor]
@@ -34,7 +36,7 @@ def made(folder: Path, **changes: object) -> Llada2MoeForMaskedLM:
 
 
 def literal(w: Weights, ids: Tensor) -> Tensor:
-    """The logits of one text [T], in blocks of four from its end, token by token."""
+    """The logits of one text [T], in blocks of four, token by token."""
     c, eps = LLADA2, LLADA2["rms_norm_eps"]
 
     def norm(x: Tensor, name: str) -> Tensor:
@@ -83,7 +85,7 @@ def literal(w: Weights, ids: Tensor) -> Tensor:
         ]
         seen = []
         for t in range(length):
-            end = length - (length - 1 - t) // 4 * 4  # of the block of t
+            end = min(length, t // 4 * 4 + 4)  # of the block of t
             heads = []
             for h in range(4):
                 query = turned(q[t][h], t)
@@ -126,6 +128,93 @@ def test_the_bias_counts_in_the_choice_of_experts_alone(tmp_path: Path):
         assert torch.allclose(weights, 2.5 * scores / scores.sum(1, keepdim=True))
         router.expert_bias.copy_(torch.tensor([9.0, 9, 0, 0, 0, 0, 0, 0]))
         assert router(tokens)[0].sort(1).values.tolist() == [[0, 1]] * 50
+
+
+def test_one_expert_a_token_keeps_its_score_as_weight(tmp_path: Path):
+    router = made(tmp_path, num_experts_per_tok=1).model.layers[1].mlp.gate
+    tokens = torch.randn(50, 32, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        experts, weights = router(tokens)
+        scores = (tokens @ router.weight.T).sigmoid().gather(1, experts)
+    assert torch.equal(weights, 2.5 * scores) and weights.std() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("changes", "fits"),
+    [
+        ({"rotary_dim": 4}, True),  # half of head_dim 8, as published without a factor
+        ({"rotary_dim": 8}, False),
+        ({"rotary_dim": 8, "partial_rotary_factor": 1.0}, True),
+        ({"rotary_dim": 4, "partial_rotary_factor": 1.0}, False),
+    ],
+)
+def test_the_rotated_width_is_the_published_classs(changes: dict, fits: bool, tmp_path: Path):
+    raw = {k: v for k, v in (LLADA2 | changes).items() if k in changes or "partial" not in k}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    if fits:
+        assert read_config(tmp_path).rotary_dim == changes["rotary_dim"]
+    else:
+        with pytest.raises(DopsdError, match="partial_rotary_factor"):
+            read_config(tmp_path)
+
+
+def published_block(x: Tensor, w: Weights, at: str, is_dense: bool, mask: Tensor) -> Tensor:
+    """A layer in bfloat16, operator by operator as the published class rounds."""
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + LLADA2["rms_norm_eps"])
+        return w[f"{at}.{name}.weight"] * wide.to(x.dtype)
+
+    def fed(x: Tensor, name: str) -> Tensor:
+        gate, up, down = (w[f"{at}.{name}.{part}_proj.weight"] for part in ("gate", "up", "down"))
+        return linear(silu(linear(x, gate)) * linear(x, up), down)
+
+    def turned(x: Tensor) -> Tensor:
+        rates = LLADA2["rope_theta"] ** -(torch.arange(0, 4, 2) / 4)
+        angles = torch.arange(x.shape[2])[:, None] * rates
+        cos, sin = (torch.cat([f(angles)] * 2, -1).to(x.dtype) for f in (torch.cos, torch.sin))
+        left = x[..., :4]
+        half = torch.cat([-left[..., 2:], left[..., :2]], -1)
+        return torch.cat([left * cos + half * sin, x[..., 4:]], -1)
+
+    h = norm(x, "input_layernorm")
+    heads = linear(h, w[f"{at}.attention.query_key_value.weight"]).unflatten(-1, (8, 8))
+    q, k, v = (part.transpose(1, 2) for part in heads.split([4, 2, 2], -2))
+    q, k = turned(norm(q, "attention.query_layernorm")), turned(norm(k, "attention.key_layernorm"))
+    k, v = (z.repeat_interleave(2, 1) for z in (k, v))
+    out = scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
+    x = x + linear(out, w[f"{at}.attention.dense.weight"])
+    h = norm(x, "post_attention_layernorm")
+    if is_dense:
+        return x + fed(h, "mlp")
+    tokens = h[0]
+    scores = linear(tokens.float(), w[f"{at}.mlp.gate.weight"].float()).sigmoid()
+    biased = scores + w[f"{at}.mlp.gate.expert_bias"]
+    groups = biased.view(-1, 4, 2).sum(-1).topk(2).indices
+    is_open = torch.zeros(len(tokens), 4).scatter(1, groups, 1).repeat_interleave(2, 1).bool()
+    chosen = biased.masked_fill(~is_open, -torch.inf).topk(2).indices
+    share = scores.gather(1, chosen)
+    share = share / (share.sum(-1, keepdim=True) + 1e-20) * 2.5
+    every = torch.stack([fed(tokens, f"mlp.experts.{e}") for e in range(8)], 1)
+    parts = every.take_along_dim(chosen[..., None], 1).float().mul(share[..., None])
+    return x + (parts.sum(1).to(x.dtype)[None] + fed(h, "mlp.shared_experts"))
+
+
+def test_a_layer_in_bfloat16_is_the_published_one_bit_for_bit(tmp_path: Path):
+    model = made(tmp_path).to(torch.bfloat16)
+    for layer in model.model.layers[1:]:  # the class keeps the bias in float32
+        layer.mlp.gate.expert_bias = layer.mlp.gate.expert_bias.float()
+    w, generator = dict(model.state_dict()), torch.Generator().manual_seed(3)
+    x = torch.randn(1, 12, 32, generator=generator).bfloat16()
+    block = torch.arange(12) // 4
+    mask = (block <= block[:, None])[None, None]
+    rope = rope_tables(12, 4, LLADA2["rope_theta"], x.device)
+    with torch.no_grad():
+        for number, layer in enumerate(model.model.layers):
+            ours = layer(x, rope, mask)
+            theirs = published_block(x, w, f"model.layers.{number}", number == 0, mask)
+            assert torch.equal(ours, theirs), number
 
 
 def test_files_have_the_published_names_and_load_again(tmp_path: Path):

@@ -135,6 +135,6 @@ def test_the_command_line_starts_without_heavy_libraries_and_the_core_without_th
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
-def test_no_module_is_longer_than_250_lines():
+def test_no_module_is_longer_than_400_lines():
     paths = [*FILES, *(ROOT / "flows").glob("*.py")]
-    assert {str(p): n for p in paths if (n := len(p.read_text().splitlines())) > 250} == {}
+    assert {str(p): n for p in paths if (n := len(p.read_text().splitlines())) > 400} == {}

@@ -169,3 +169,15 @@ def test_what_is_approximate_is_named_and_selects_nothing(project):
             match=r"protocols\.fast\.cache needs model\.attention sdpa and model\.compile false",
         ):
             Params.model_validate(raw)
+
+
+def test_with_a_threshold_and_noise_a_row_does_not_depend_on_its_batch():
+    """Rows that finish a block sooner than others draw the next block's noise as they do alone."""
+    policy = FakePolicy(8, table=table([2.0, SURE, 3.0, 1.0, 2.0, SURE, 1.0, 3.0]))
+    how = Decoding(8, 4, 8, 0.9, threshold=0.7)
+    asked = [GenerationRequest(str(i), 0, PROMPT, i) for i in range(12)]
+    together = denoise_approximately(policy, asked, how)
+    alone = [denoise_approximately(policy, [one], how)[0] for one in asked]
+    assert len({int(r.revealed_at.max()) for r in alone}) > 1
+    found, expected = ([r.completion_ids.tolist() for r in rs] for rs in (together, alone))
+    assert found == expected

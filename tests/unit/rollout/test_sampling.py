@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from fakes import EOS, MASK, FakePolicy
@@ -57,6 +59,16 @@ def test_tokens_are_committed_in_the_named_order(order: str, temperature: float,
     rows[:, :3] = shares.log().clamp(min=-100.0)
     found = denoise(FakePolicy(3, table=rows), [GenerationRequest("p", 0, PROMPT, 0)], how)[0]
     assert found.revealed_at.tolist() == expected
+
+
+def test_tempered_probabilities_rank_as_sdars_and_llada2s_samplers_do():
+    """At temperature 2: 0.5 of 0.5, 0.5; 0.464 of 0.6, 0.2, 0.2; 0.525 of 0.55, 0.45."""
+    shares = torch.tensor([[0.5, 0.5, 0.0], [0.6, 0.2, 0.2], [0.55, 0.45, 0.0]])
+    how = Decoding(3, 3, 3, 2.0, order="tempered_probability")
+    found = certainty(shares.log(), shares.argmax(-1), how)
+    assert found.tolist() == pytest.approx([0.5, 0.46410, 0.52506], abs=1e-5)
+    greedy = certainty(shares.log(), shares.argmax(-1), replace(how, temperature=0.0))
+    assert greedy.tolist() == pytest.approx([0.5, 0.6, 0.55])
 
 
 def test_only_the_likeliest_tokens_that_hold_the_share_are_sampled():
