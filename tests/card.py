@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from dopsd.training.trainer import Trainer
 
 CPU = torch.device("cpu")
+# read once: tests change the working directory
+RESULTS = (
+    Path(os.environ["CUDA_TESTS_RESULTS"]).resolve() if "CUDA_TESTS_RESULTS" in os.environ else None
+)
 WHY = "no NVIDIA GPU; CUDA_TESTS_DEVICE=cpu rehearses these tests on the CPU"
 FILES = (  # what teaches most in a second comes first
     "test_same_logits",
@@ -79,8 +83,8 @@ def note(**values: object) -> None:
 def _write(**values: object) -> None:
     line = json.dumps(values)
     sys.stdout.write(line + "\n")
-    if path := os.environ.get("CUDA_TESTS_RESULTS"):
-        with Path(path).open("a") as file:
+    if RESULTS:
+        with RESULTS.open("a") as file:
             file.write(line + "\n")
 
 

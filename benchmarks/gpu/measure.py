@@ -7,7 +7,7 @@
 Each result is a line of OUT/measured.jsonl as soon as it is there, and OUT/measured.md is the table
 of all lines. Parts stand alone, and come in the order of what they teach in a second. One that
 fails leaves its error; one that hangs ends the process, and the same command continues with the
-next part. A part that has a last line in the file is not measured again.
+next part. A part that has a last line in the file is measured again only where --only names it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Record:
 
     def ended(self) -> set[str]:
         """Return the parts that came to an end before, by success or failure."""
-        lines = lines_of(self.path)
+        lines = [line for line in lines_of(self.path) if line.get("toy", False) == self.is_toy]
         return {line["part"] for line in lines if line.get("ended", NO_TIME) != NO_TIME}
 
 
@@ -191,6 +191,8 @@ def measure(a: argparse.Namespace) -> int:
                 break
     except KeyboardInterrupt:
         code = 130
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the table is written whole
     path = a.out / "measured.md"
     path.write_text(table(record.path))
     sys.stdout.write(f"\n{path.read_text()}\nmeasure: this table is {path}\n")

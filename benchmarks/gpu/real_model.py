@@ -6,7 +6,8 @@
 It adapts all weights by masked diffusion on worked solutions (method sft), exports the result, and
 runs d-OPSD from it; base and best checkpoint are tested. Training stops in time for what follows,
 and stages that no longer fit are skipped. Each stage is a line of OUT/real_model.jsonl at once;
-beside it come the logs of both trainings, the curve, the tests and the best adapter.
+beside it come the logs of both trainings, the curve, the tests and the best adapter. A second run
+replaces the adapted base of the first.
 
 --task gsm8k needs --rows, a folder with train.jsonl and test.jsonl of GSM8K. The adapted base stays
 in --folder.
@@ -134,6 +135,7 @@ def main() -> int:
         parser.error("--task gsm8k needs --rows")
     stages = Stages(given.out.resolve(), given.seconds)
     folder = given.folder.resolve()
+    folder = folder.with_name(folder.name + "-toy") if given.toy else folder
     shutil.rmtree(folder, ignore_errors=True)
     rows = given.rows.resolve() if given.task == "gsm8k" else None
     hardware = "cpu" if given.toy else given.hardware

