@@ -15,6 +15,8 @@ if [ -d work/pack/wheels ]; then
 fi
 PYTHONPATH=$PWD
 [ ! -d "$site" ] || PYTHONPATH=$PYTHONPATH:$site
+# dopsd and all measurements use it; a driver can refuse it
+export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 export PYTHONPATH PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 needed=(torch transformers accelerate safetensors numpy pytest pydantic peft ruamel shtab rich regex)
 lacking=$(python3 -c 'import importlib.util as u, sys; print(*(n for n in sys.argv[1:] if u.find_spec(n) is None))' "${needed[@]}")
@@ -25,4 +27,8 @@ fi
 if [ -z "$is_toy" ] && ! python3 -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
   echo "torch sees no GPU here; rehearse on the CPU with: $0 --toy" >&2
   exit 2
+fi
+if [ -z "$is_toy" ] && ! python3 -c 'import torch; torch.ones(2**20, device="cuda").sum().item()' 2>"$OUT/allocator.log"; then
+  echo "the driver refuses expandable segments; measuring without them ($OUT/allocator.log)"
+  PYTORCH_CUDA_ALLOC_CONF=backend:native
 fi

@@ -110,13 +110,16 @@ def updates(kit: Kit) -> Results:
     for states, is_checkpointed in cases:  # the one with checkpointing last: it stays on
         if is_checkpointed:
             policy.use_gradient_checkpointing()
+        name = f"update, {states} states" + ", checkpointing" * is_checkpointed
         policy.core.train()
         try:
             kit.timer.peak_gb()
             ms = kit.timer.ms(update(kit, policy, states))
+        except torch.OutOfMemoryError as error:
+            yield name, {"out_of_memory": str(error).splitlines()[0][:120]}
+            continue
         finally:
             forget(policy)
-        name = f"update, {states} states" + ", checkpointing" * is_checkpointed
         peak = kit.timer.peak_gb()
         found = {"ms": ms, "states_per_second": states / ms * 1e3}
         found |= kit.rate(states * shape.state(LENGTH, is_checkpointed=False), ms)

@@ -50,7 +50,7 @@ PARTS: dict[str, Callable[[Kit], Results]] = {
     "all_reduce": without_model.all_reduce,
 }
 ALWAYS = "machine"  # its product is what others are compared with
-NO_TIME = "no time was left"
+NO_TIME, CUT_OFF, DONE = "no time was left", "cut off", "done"
 HUNG = 3  # exit code
 SHOWN = ("of_own_product", "of_989_tflops")  # shares, shown in %
 
@@ -78,7 +78,7 @@ class Record:
     def ended(self) -> set[str]:
         """Return the parts that came to an end before, by success or failure."""
         lines = [line for line in lines_of(self.path) if line.get("toy", False) == self.is_toy]
-        return {line["part"] for line in lines if line.get("ended", NO_TIME) != NO_TIME}
+        return {part for part, ended in ends(lines).items() if ended != NO_TIME}
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -92,8 +92,21 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return found
 
 
+def ends(lines: list[dict[str, Any]]) -> dict[str, str]:
+    """Return how each part ended the last time that it was tried."""
+    found: dict[str, str] = {}
+    for line in lines:
+        if "began" in line:
+            found[line["part"]] = CUT_OFF
+        elif "ended" in line:
+            found[line["part"]] = line["ended"]
+    return found
+
+
 def text(line: dict[str, Any]) -> str:
     """Return a line for people."""
+    if "began" in line:
+        return f"{line['part']}: begins"
     if "ended" in line:
         return f"{line['part']}: {line['ended']} after {line['seconds']:.1f} s"
     return f"{line['part']}: {line['name']}: {figures(line['found'])}"
@@ -120,11 +133,7 @@ def table(path: Path) -> str:
     """Return all results as a table in Markdown, what failed or was left out last."""
     lines = lines_of(path)
     rows = [f"| {line['name']} | {figures(line['found'])} |" for line in lines if "name" in line]
-    failed = [
-        f"- {line['part']}: {line['ended']}"
-        for line in lines
-        if line.get("ended", "done") != "done"
-    ]
+    failed = [f"- {part}: {ended}" for part, ended in ends(lines).items() if ended != DONE]
     notes = ["Rehearsed with tiny shapes: nothing was measured.", ""] * any(
         "toy" in line for line in lines
     )
@@ -153,7 +162,8 @@ def run_part(part: str, kit: Kit, record: Record, guard: Guard) -> bool:
     """Run a part, and return whether the process can go on: errors of CUDA itself stay."""
     began = time.monotonic()
     guard.part, guard.until = part, began + guard.longest
-    can_go_on, ended = True, "done"
+    record.add(part, began=True)
+    can_go_on, ended = True, DONE
     try:
         for name, found in PARTS[part](kit):
             record.add(part, name=name, found=found)
@@ -161,12 +171,15 @@ def run_part(part: str, kit: Kit, record: Record, guard: Guard) -> bool:
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.lineno}"
         ended = f"{type(error).__name__}: {error}"[:500].replace("\n", " ") + f" ({where})"
-        is_broken = any(word in str(error) for word in ("CUDA error", "CUBLAS_STATUS"))
-        can_go_on = isinstance(error, torch.OutOfMemoryError) or not is_broken
-        if can_go_on:
-            kit.free()
-    guard.until = float("inf")
+        is_of_cuda = any(word in ended for word in ("CUDA", "CUBLAS", "CUDNN"))
+        can_go_on = isinstance(error, torch.OutOfMemoryError) or not is_of_cuda
     record.add(part, ended=ended, seconds=time.monotonic() - began)
+    if ended != DONE and can_go_on:  # after the block: its traceback holds tensors
+        try:
+            kit.free()
+        except RuntimeError:
+            can_go_on = False
+    guard.until = float("inf")
     return can_go_on
 
 
@@ -184,7 +197,7 @@ def measure(a: argparse.Namespace) -> int:
         for part in PARTS:
             if part != ALWAYS and (part in ended or (a.only and part not in a.only)):
                 continue
-            if time.monotonic() - record.began > a.seconds:
+            if part != ALWAYS and time.monotonic() - record.began > a.seconds:
                 record.add(part, ended=NO_TIME, seconds=0.0)
             elif not run_part(part, kit, record, guard):
                 code = HUNG

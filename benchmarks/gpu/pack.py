@@ -73,6 +73,7 @@ def split_model() -> None:
     for i, folder in enumerate(PARTS):
         folder.mkdir(exist_ok=True)
         (folder / f"{i + 1}.xz").write_bytes(content[i * half : (i + 1) * half])
+    GGUF.unlink()  # --unpack makes it again; the folder holds what is brought, once
 
 
 def unpack() -> None:
@@ -148,6 +149,8 @@ def pack(rows: Path | None) -> None:
     total = checkout + sum(sizes.values()) + max(parts)
     print(f"{checkout:12,}  the files of the checkout")
     fits = "fits" if total <= LIMIT else "does not fit: LEAVE_OUT=1 make gpu-pack makes it smaller"
+    for part in PARTS:
+        print(f"bring: work/pack/wheels {part.relative_to(ROOT)}")
     print(f"{total:12,}  a transfer with one part of the model; of {LIMIT:,} bytes it {fits}")
 
 

@@ -22,6 +22,7 @@ import shutil
 from contextlib import chdir
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as dopsd sets it
 
@@ -89,7 +90,12 @@ def distil(run: Run, base: Path) -> None:
         stages.command("prepare", ["prepare", *task])
         if not stages.command("evaluate_base", ["evaluate_base", *task], 10):
             return
-        stages.add("base", **json.loads(Path(f"runs/{run.task}/base.json").read_text()))
+        base_score = json.loads(Path(f"runs/{run.task}/base.json").read_text())
+        stages.add("base", **base_score)
+        if not solves(base_score):  # d-OPSD would keep no rollout, and end
+            changes.append("method.d_opsd.keep=all")
+            run.write_params(Path(), [*changes, *length])
+            stages.add("keep", all="the base solves nothing: the best rollouts train, right or not")
         each = stages.took["evaluate_base"]
         test = 2 * each * size.test / size.validation
         seconds = stages.left() - CHECKPOINTS * each - test - 10
@@ -110,6 +116,13 @@ def distil(run: Run, base: Path) -> None:
             if not stages.command(stage, [stage, *given], least):
                 return
             keep(Path("runs", run.task, "d_opsd", "0"), stages.out)
+
+
+def solves(score: Any) -> bool:
+    """Return whether the record of a base's score has an accuracy above 0."""
+    if isinstance(score, dict):
+        return any(solves(v) if k != "accuracy" else bool(v) for k, v in score.items())
+    return False
 
 
 def keep(results: Path, out: Path) -> None:
@@ -142,12 +155,15 @@ def main() -> int:
     run = Run(stages, folder, given.gguf.resolve(), rows, given.task, hardware, given.toy)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     stages.add("start", device=device, task=given.task, sizes=run.sizes._asdict())
-    base = stages.run("convert", partial(make_base, run))
-    adapted = adapt(run, base) if base else None
-    if adapted:
-        distil(run, adapted)
-    missing = [name for name in NAMES if name not in stages.took]
-    stages.add("end", missing=missing)
+    missing = NAMES
+    try:
+        base = stages.run("convert", partial(make_base, run))
+        adapted = adapt(run, base) if base else None
+        if adapted:
+            distil(run, adapted)
+    finally:
+        missing = [name for name in NAMES if name not in stages.took]
+        stages.add("end", missing=missing)
     return bool(missing)
 
 

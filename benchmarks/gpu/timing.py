@@ -73,7 +73,7 @@ class Timer:
         spent, calls = Counter[str](), Counter[str]()
         for event in found.key_averages():
             is_kernel = str(event.device_type).endswith("CUDA")
-            if is_kernel == self.is_gpu:
+            if is_kernel == self.is_gpu and not event.is_user_annotation:
                 us = event.self_device_time_total if self.is_gpu else event.self_cpu_time_total
                 spent[event.key[:70]] += us
                 calls[event.key[:70]] += event.count
@@ -88,7 +88,9 @@ class Timer:
         """Return how often the host waits for the GPU in one run, by the line of dopsd."""
         lines = Counter[str]()
 
-        def seen(*_: object, **__: object) -> None:
+        def seen(message: object, *_: object, **__: object) -> None:
+            if "called a synchronizing" not in str(message):
+                return  # the mode warns of itself
             ours = [f for f in traceback.extract_stack() if f.filename.startswith(PACKAGE)]
             frame = ours[-1] if ours else traceback.extract_stack()[-2]
             lines[f"{Path(frame.filename).name}:{frame.lineno}"] += 1

@@ -14,7 +14,7 @@ limit=${LIMIT:-300}
 began=$SECONDS
 python3 benchmarks/gpu/pack.py --unpack || exit
 left=$((limit - (SECONDS - began)))
-timeout -k 10 "$left" python3 benchmarks/gpu/real_model.py --gguf "$model" --out "$OUT" \
+timeout -s INT -k 10 "$left" python3 benchmarks/gpu/real_model.py --gguf "$model" --out "$OUT" \
   --seconds $((left - 25)) "$@" 2>&1 | tee -i "$OUT/real_model.log" # 25 s: Python's imports
 ended=${PIPESTATUS[0]}
 echo "ended with $ended; everything is in $OUT"

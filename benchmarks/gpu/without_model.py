@@ -87,8 +87,8 @@ def kernels(kit: Kit) -> Results:
         found: dict[str, float] = {}
         for label, kernel in chosen.items():
             with torch.no_grad():
-                found[f"{label}_us"] = 1e3 * kit.timer.short_ms(partial(work, kernel))
-            both = partial(_forward_and_backward, partial(work, kernel), inputs)
+                found[f"{label}_us"] = 1e3 * kit.timer.short_ms(partial(work, kernel, False))
+            both = partial(_forward_and_backward, partial(work, kernel, True), inputs)
             found[f"{label}_with_backward_us"] = 1e3 * kit.timer.short_ms(both)
         if "fused" in chosen:
             found["ratio"] = found["plain_us"] / found["fused_us"]
@@ -100,7 +100,7 @@ def kernels(kit: Kit) -> Results:
 
 def _kernel_works(
     kit: Kit,
-) -> dict[str, tuple[Callable[[Kernels], Tensor], tuple[Tensor, ...], int]]:
+) -> dict[str, tuple[Callable[[Kernels, bool], tuple[Tensor, ...]], tuple[Tensor, ...], int]]:
     """Return for each kernel what it computes, its inputs, and the bytes of its forward pass."""
     b, t, d, h, i = (2, 32, 128, 4, 384) if kit.is_toy else (STATES, LENGTH, WIDTH, HEADS, INNER)
 
@@ -112,22 +112,29 @@ def _kernel_works(
     q, k = (some(b, t, h, d // h) for _ in range(2))
     tables = rope_tables(t, d // h, 1e4, kit.device)
     heads = (q.transpose(1, 2), k.transpose(1, 2))
+
+    def swiglu(kernel: Kernels, is_trained: bool) -> tuple[Tensor, ...]:
+        """With a backward pass it gets copies, which that pass overwrites."""
+        given = (gate * 1, up * 1) if is_trained else (gate, up)
+        return (kernel.swiglu(*given),)
+
     return {
-        "norm": (lambda kernel: kernel.norm(x, weight, 1e-5), (x,), 4 * b * t * d),
+        "norm": (lambda kernel, _: (kernel.norm(x, weight, 1e-5),), (x,), 4 * b * t * d),
         "sum and norm": (
-            lambda kernel: sum(kernel.add_norm(x, residual, weight, 1e-5)),
+            lambda kernel, _: kernel.add_norm(x, residual, weight, 1e-5),
             (x, residual),
             8 * b * t * d,
         ),
-        "rotary": (lambda kernel: sum(kernel.rotate(*heads, *tables)), (q, k), 8 * b * t * d),
-        # its backward pass overwrites what it was given
-        "swiglu": (lambda kernel: kernel.swiglu(gate * 1, up * 1), (gate, up), 6 * b * t * i),
+        "rotary": (lambda kernel, _: kernel.rotate(*heads, *tables), (q, k), 8 * b * t * d),
+        "swiglu": (swiglu, (gate, up), 6 * b * t * i),
     }
 
 
-def _forward_and_backward(work: Callable[[], Tensor], inputs: tuple[Tensor, ...]) -> None:
-    out = work()
-    torch.autograd.grad(out, inputs, torch.ones_like(out))
+def _forward_and_backward(
+    work: Callable[[], tuple[Tensor, ...]], inputs: tuple[Tensor, ...]
+) -> None:
+    outs = work()
+    torch.autograd.grad(outs, inputs, [torch.ones_like(out) for out in outs])
 
 
 def attention(kit: Kit) -> Results:
@@ -143,16 +150,17 @@ def attention(kit: Kit) -> Results:
     for masked, mask in (("no mask", None), ("padding masked", padded)):
         for name, backend in BACKENDS.items():
             work = partial(_attend, q, k, v, mask, backend)
-            try:
+            both = partial(_forward_and_backward, lambda work=work: (work(),), (q, k, v))
+            found: dict[str, object] = {}
+            try:  # a kernel that takes no such input, or has no such backward pass, says so
                 with torch.no_grad():
                     ms = kit.timer.short_ms(work)
-            except RuntimeError as error:  # a kernel that takes no such input says so
-                yield f"attention, {masked}, {name}", {"refused": str(error).splitlines()[0][:120]}
-                continue
-            both = partial(_forward_and_backward, work, (q, k, v))
-            found = {"ms": ms, "tflops": flops / ms / 1e9, "both_ms": kit.timer.short_ms(both)}
-            if backend is None:
-                found["kernels"] = [name for name, *_ in kit.timer.kernels(both)["top"][:4]]
+                found = {"ms": ms, "tflops": flops / ms / 1e9}
+                found["both_ms"] = kit.timer.short_ms(both)
+                if backend is None:
+                    found["kernels"] = [name for name, *_ in kit.timer.kernels(both)["top"][:4]]
+            except RuntimeError as error:
+                found["refused"] = str(error).splitlines()[0][:120]
             yield f"attention, {masked}, {name}", found
 
 

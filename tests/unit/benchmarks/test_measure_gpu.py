@@ -27,7 +27,8 @@ def hangs(kit):
     yield "three", {{"of_own_product": 0.5}}
     time.sleep(60)
 def breaks(kit):
-    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    kit.free = lambda: 1 / 0
+    raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
     yield
 measure.PARTS = dict(machine=good, fails=fails, hangs=hangs, breaks=breaks, last=good)
 sys.exit(measure.main())
@@ -49,7 +50,9 @@ def test_the_same_command_goes_on_after_a_part_that_hangs_or_breaks_cuda(tmp_pat
     assert ends["fails"].startswith("ValueError: no such kernel (<string>:")
     table = (tmp_path / "measured.md").read_text()
     assert "| two | ms 2 |" in table and "| three | of_own_product 50.0% |" in table
-    assert "- breaks: RuntimeError: CUDA error" in table and "nothing was measured" in table
+    assert (
+        "- breaks: RuntimeError: Triton Error [CUDA]" in table and "nothing was measured" in table
+    )
 
 
 def test_a_part_for_which_no_time_was_left_is_measured_by_the_next_call(tmp_path: Path):
@@ -58,12 +61,39 @@ def test_a_part_for_which_no_time_was_left_is_measured_by_the_next_call(tmp_path
     assert "fails: ValueError" in measure(tmp_path).stdout
 
 
+def test_a_part_that_was_killed_is_told_and_not_tried_again(tmp_path: Path):
+    path = tmp_path / "measured.jsonl"
+    path.write_text('{"part": "hangs", "at": 0, "began": true, "toy": true}\n')
+    assert [measure(tmp_path).returncode for _ in range(2)] == [3, 0]
+    assert "- hangs: cut off" in (tmp_path / "measured.md").read_text()
+
+
+def test_a_rehearsal_does_not_count_as_measured(tmp_path: Path):
+    path = tmp_path / "measured.jsonl"
+    path.write_text('{"part": "last", "at": 0, "ended": "done", "seconds": 1}\n')
+    for _ in range(3):
+        printed = measure(tmp_path).stdout
+    assert "last: one: ms 1.5" in printed
+
+
 def test_a_file_that_was_cut_off_in_a_line_is_still_a_table(tmp_path: Path):
     path = tmp_path / "measured.jsonl"
     path.write_text('{"part": "a", "at": 1, "name": "x", "found": {"ms": 3}}\n{"part": "a", "na')
     command = [sys.executable, GPU / "measure.py", "--table", path]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "| x | ms 3 |" in out
+
+
+@pytest.mark.full
+def test_the_whole_script_ends_in_time_with_what_it_has(tmp_path: Path):
+    env = os.environ | {"OUT": os.path.relpath(tmp_path, ROOT), "LIMIT": "70", "TEST_LIMIT": "35"}
+    command = [str(GPU / "test_and_measure.sh"), "--toy"]
+    done = subprocess.run(command, env=env, cwd="/", **text())
+    assert "cut off" in done.stdout.splitlines()[-1] and "INTERNALERROR" not in done.stdout
+    for name in ("tests.jsonl", "measured.jsonl"):
+        lines = (tmp_path / name).read_text().splitlines()
+        assert lines and all(json.loads(line) for line in lines[:-1])
+    assert "| what | found |" in (tmp_path / "measured.md").read_text()
 
 
 @pytest.mark.full
