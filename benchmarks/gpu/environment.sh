@@ -6,15 +6,15 @@ is_toy=
 [[ " $* " == *" --toy "* ]] && is_toy=1
 OUT=${OUT:-reports/gpu${is_toy:+-toy}} # nothing of a rehearsal stands among what was measured
 mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd) && export OUT || exit
+PYTHONPATH=$PWD
 if [ -d work/pack/wheels ]; then
   if python3 -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))'; then
     [ -d "$site" ] || python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target "$site" work/pack/wheels/*.whl || exit
+    PYTHONPATH=$PYTHONPATH:$site
   else
     echo "work/pack/wheels are for Python 3.12 and are not used by $(python3 --version)"
   fi
 fi
-PYTHONPATH=$PWD
-[ ! -d "$site" ] || PYTHONPATH=$PYTHONPATH:$site
 # dopsd and all measurements use it; a driver can refuse it
 export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 export PYTHONPATH PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
