@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.answers import UNKNOWN, boxed_to_brace, closed, last_boxed, score_by_rule
+from dopsd.tasks.common.json_files import Figure
 from dopsd.tasks.common.rows import RowTask, new_problem
 from dopsd.tasks.common.sources import Row, text_of
 
@@ -127,7 +128,7 @@ the steps
         Raises:
             DopsdError: if the ground truth is something else.
         """
-        is_number = isinstance(ground_truth, int | float | str) and _is_number(
+        is_number = isinstance(ground_truth, int | float | str | Figure) and _is_number(
             str(ground_truth).replace(",", "")
         )
         if ground_truth is not None and (isinstance(ground_truth, bool) or not is_number):

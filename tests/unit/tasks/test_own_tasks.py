@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,8 @@ def test_rows_of_csv_json_lines_and_parquet_give_the_same_problems(tmp_path: Pat
     ("content", "more", "said"),
     [
         ("question,gold\nq,1\n", {}, "a.csv:2: no column answer, which data.mine.answer names"),
+        ("question, answer\nq,1\n", {}, "' answer' begins or ends with white space; rename it"),
+        ("question,Answer\nq,1\n", {}, "'Answer' has other capital letters; rename it"),
         ("question,answer\nq,\n", {}, "a.csv:2: column answer (data.mine.answer) has no text"),
         ("question,answer\n ,1\n", {}, "a.csv:2: column question (data.mine.question)"),
         ("question,answer\nq,1\n", {"prompt": "{q}"}, "a.csv:2: no column q, which data.mine.prom"),
@@ -87,6 +91,21 @@ def test_a_wrong_row_is_named_by_file_and_number(tmp_path: Path, content, more, 
     with pytest.raises(DopsdError) as caught:
         task(tmp_path / "a.csv", **more).build()
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(Decimal("1.50"), "decimal"), (date(2024, 2, 29), "date"), (b"5", "bytes"), ([b"5"], "list")],
+)
+def test_a_cell_of_a_type_without_one_text_is_named_by_its_type(tmp_path: Path, value, kind):
+    import pyarrow
+    from pyarrow import parquet
+
+    table = pyarrow.table({"question": ["q"], "answer": [value]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    said = rf"column answer \(data\.mine\.answer\) is a value of type {kind}, found .* as text"
+    with pytest.raises(DopsdError, match=rf"a\.parquet:1: {said}"):
+        task(tmp_path / "a.parquet").build()
 
 
 def test_a_broken_line_of_json_names_its_number(tmp_path: Path):

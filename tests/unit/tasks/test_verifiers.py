@@ -153,6 +153,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ('{"n": 1}', 1, 1),
         ('{"n": 1.0}', 1, 1),
         ('{"n": 2}', 1, 0),
+        ('{"n": 2, "n": 1}', 0, 0),
         ('{"n": true}', 0, 0),
         ('{"n": NaN}', 0, 0),
         ('{"n": 1,}', 0, 0),
