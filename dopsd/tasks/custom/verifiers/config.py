@@ -74,6 +74,7 @@ class NumberConfig(VerifierSettings):
     type: Literal["number"] = "number"  # the answer is the same number: 1,000 is 1000, 3.0 is 3
     tolerance: Annotated[float, Field(ge=0)] = 0.0  # largest difference that counts as equal
     relative_tolerance: Annotated[float, Field(ge=0)] = 0.0  # the same as a share of the number
+    decimal: Literal[".", ","] = "."  # the decimal mark; the other one may group thousands
     which: Literal["first", "last"] = "last"  # the number that counts where the answer has several
 
 
