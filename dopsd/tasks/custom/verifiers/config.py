@@ -63,9 +63,9 @@ class ExactConfig(VerifierSettings):
 
     type: Literal["exact"] = "exact"  # the answer is the same text
     ignore_case: bool = False  # true: upper and lower case are equal
-    ignore_punctuation: bool = False  # true: drop punctuation
+    ignore_punctuation: bool = False  # true: drop punctuation, but for -5, 3.5 and 1/2
     white_space: Literal["keep", "collapse", "drop"] = "collapse"  # collapse: runs become one space
-    unicode: Literal["keep", "nfkc"] = "nfkc"  # nfkc: forms of one character are equal
+    unicode: Literal["keep", "nfkc"] = "nfkc"  # nfkc: forms of a character are equal; ² stays
 
 
 class NumberConfig(VerifierSettings):
