@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.config.named_files import FILES
+from dopsd.config.data_files import FILES
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.sources import read_rows

@@ -288,15 +288,23 @@ def test_a_schema_may_refer_to_its_parts_and_name_a_property_as_a_keyword(here: 
 
 
 @pytest.mark.parametrize("start", [["python", "-u"], ["bash", "-e"], []])
-def test_a_program_is_a_script_of_a_project_or_starts_one(here: Path, start):
-    other = here.parents[1] / "other/data/external/s.py"
-    other.parent.mkdir(parents=True)
-    (other.parents[2] / "params.yaml").touch()
-    for script in ("data/external/s.py", str(here / "s.py"), str(other)):
-        (here / "s.py").touch()
+def test_a_program_is_a_script_of_the_project_or_starts_one(
+    here: Path, start, monkeypatch: pytest.MonkeyPatch
+):
+    rehearsal, absolute = here.parents[1] / "work/rehearse/x", str(here / "s.py")
+    (rehearsal / "data/external").mkdir(parents=True)
+    other = here.parents[1] / "other"
+    other.mkdir()
+    (here.parents[1] / "params.yaml").touch()
+    for folder, script in ((here.parents[1], "data/external/s.py"), (rehearsal, absolute)):
+        monkeypatch.chdir(folder)
+        (folder / "data/external/s.py").touch()
         program = [*start, script, "--level", "2"]
         section = SECTION.validate_python({"type": "command", "program": program})
         assert section.files == {f"program.{len(start)}": script}
+    monkeypatch.chdir(other)  # whose DVC does not watch that file
+    with pytest.raises(ValidationError, match="in data/external/"):
+        SECTION.validate_python({"type": "json_schema", "schema_file": str(here / "s.json")})
 
 
 @pytest.mark.parametrize(

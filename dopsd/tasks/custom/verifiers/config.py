@@ -10,21 +10,21 @@ import regex
 from pydantic import BeforeValidator, Field, field_validator
 
 from dopsd.core.errors import unknown
+from dopsd.core.files import WORK
 from dopsd.core.settings import Count, Section
 from dopsd.tasks.custom.verifiers.patterns import ANSWER, valid_pattern, with_known_names
 
 EXTERNAL = PurePosixPath("data/external")  # the folder of files that DVC watches
-SETTINGS = "params.yaml"  # every project has one
 
 
 def is_external(path: str) -> bool:
-    """Return whether a path is one of a file in data/external of this project or of another.
+    """Return whether a path is one of a file in data/external of this project.
 
-    A rehearsal runs in a folder of its own, with the files of the project.
+    A rehearsal runs in a folder of its own in the project's work/, with the project's files.
     """
     absolute, here = Path(path).absolute(), Path.cwd()
     roots = [p.parent.parent for p in absolute.parents if p.parts[-2:] == EXTERNAL.parts]
-    is_watched = any(root == here or (root / SETTINGS).is_file() for root in roots)
+    is_watched = any(root == here or here.is_relative_to(root / WORK) for root in roots)
     return is_watched and ".." not in absolute.parts
 
 
