@@ -354,6 +354,14 @@ def test_characters_of_a_prompt_that_the_model_does_not_see_are_named(project: P
     assert f"{said} (\u00df \u00f6)" in capsys.readouterr().out
 
 
+def test_rows_with_the_text_of_special_tokens_are_counted(project: Path, capsys):
+    rows = "".join(f"<|user|>{n}<|endoftext|>,{n}\n" for n in range(3))
+    begin(project, rows=f"{rows}1+1=?,2\n2+2=?,4\n3+3=?,6\n")
+    assert main(["task", "check", "sums"]) == 0
+    said = "3 of 6 rows have the text of a special token, such as data/external/rows.csv:2 (<|us"
+    assert said in capsys.readouterr().out
+
+
 def test_an_unknown_task_lists_those_of_the_file(project: Path, capsys):
     begin(project)
     assert main(["task", "check", "gsm8k"]) == 2
