@@ -106,6 +106,9 @@ def test_check_reads_the_names_of_the_columns(project: Path, capsys):
     begin(project, question="frage")
     assert main(["check"]) == 2
     assert "rows.csv:2: no column frage, which data.sums.question names" in capsys.readouterr().err
+    begin(project, rows='1+1=,"2,5"\n')
+    assert main(["check"]) == 2
+    assert "rows.csv:2: the answer must be one number alone" in capsys.readouterr().err
 
 
 def test_the_first_faulty_rows_are_named_and_the_others_counted(project: Path, capsys):
