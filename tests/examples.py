@@ -43,8 +43,8 @@ SETTINGS = """\
 matrix: {tasks: [sudoku], methods: [d_opsd, sft], seeds: [0, 1]}
 data:
   sudoku: {train: 64, test_file: null, seed: 0}
-  gsm8k: {train: {path: train.jsonl, name: main, split: train, revision: null}, limit: 5}
-  mine: {type: custom, train: {path: rows.csv}, test: 5, verifier: {type: number, tolerance: 0.5}}
+  gsm8k: {train: {path: data/external/a.jsonl, name: main, split: train, revision: null}, limit: 5}
+  mine: {type: custom, train: {path: data/external/rows.csv}, test: 5, verifier: {type: number}}
 train: {updates: 10, learning_rate: 3.0e-3, betas: [0.9, 0.99], lora: {r: 8, targets: [q_proj]}}
 method:
   d_opsd: {clip: 0.05, train: {updates: 5}}

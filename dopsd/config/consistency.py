@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from dopsd.algorithms.common.config import BETWEEN, AlgorithmConfig
 from dopsd.algorithms.common.distillation_config import SelfDistillationConfig
+from dopsd.config.data_files import check_watched
 from dopsd.core.errors import unknown
 from dopsd.models.config import ModelConfig
 from dopsd.training.start import start_run
@@ -63,6 +64,7 @@ def check_sections(params: Params) -> None:
         ValueError: with the first contradiction, named by its keys.
     """
     _check_task_names(params)
+    check_watched(params)
     models = _models(params)
     _check_protocols(params, models)
     for name, config in vars(params.method).items():

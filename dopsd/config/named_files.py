@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dopsd.config.consistency import every_run
+from dopsd.config.data_files import method_files, task_files
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.tasks.common.config import Source
 from dopsd.training.origin import place
 from dopsd.training.start import checked_start
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
-
-FILES = (".jsonl", ".json", ".csv", ".parquet")  # a source that ends so is a file, not a hub name
 
 
 def require(params: Params) -> None:
@@ -54,7 +52,7 @@ def missing_files(params: Params) -> list[str]:
     for task in params.matrix.tasks:
         files |= task_files(params, task)
     for method in params.matrix.methods:
-        files |= _source_files(f"method.{method}", vars(vars(params.method)[method]))
+        files |= method_files(params, method)
     for task in params.matrix.tasks:
         overrides, path = params.data.tasks[task].model, params.model_of(task).path
         is_own = overrides is not None and overrides.path is not None
@@ -71,19 +69,3 @@ def missing(files: dict[str, str]) -> list[str]:
         for key, file in files.items()
         if not os.path.isfile(file)  # noqa: PTH113  # Path.is_file raises for a name that is too long
     ]
-
-
-def task_files(params: Params, task: str) -> dict[str, str]:
-    """Return the local files that a task's section names, by key."""
-    section = params.data.tasks[task]
-    files = {f"data.{task}.{key}": name for key, name in section.files.items()}
-    return files | _source_files(f"data.{task}", vars(section))
-
-
-def _source_files(key: str, section: dict[str, Any]) -> dict[str, str]:
-    """Return the local files of a section's datasets by key, without names on the hub."""
-    return {
-        f"{key}.{name}.path": value.path
-        for name, value in section.items()
-        if isinstance(value, Source) and Path(value.path).suffix in FILES
-    }

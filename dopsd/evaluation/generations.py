@@ -6,12 +6,12 @@ object {"generations": [{question, ground_truth, generations}, ...]}, as of d1 a
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
+from dopsd.tasks.common.json_files import DECODER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +82,7 @@ def _listed(text: str, path: Path) -> Iterator[tuple[int, object]]:
 
 def _parsed(text: str, location: str, expected: str) -> object:
     try:
-        return json.loads(text)
+        return DECODER.decode(text)
     except (ValueError, RecursionError) as error:
         raise DopsdError(
             f"{location}: expected {expected}: {error}", code=Code.GENERATIONS_FILE

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
+from dopsd.core.progress import log
 from dopsd.models.adapter_files import ADAPTER, ADAPTER_CONFIG, has_all_weights, shard_digests
 from dopsd.models.checkpoint_files import header
 
@@ -21,16 +23,25 @@ if TYPE_CHECKING:
 # filled with the names of the block list and of the layers: a head of the same name never matches
 TARGETS = r".*\.{}\.\d+\.({})"
 NESTED_TARGETS = r".*\.{}\.\d+\.\w+\.({})"  # of blocks that keep layers in parts: self_attn, mlp
-# settings of peft that would change what is computed; none of them may be set
-PLAIN = (
-    "use_dora",
-    "use_rslora",
-    "modules_to_save",
-    "rank_pattern",
-    "alpha_pattern",
-    "fan_in_fan_out",
-    "lora_bias",
+# every field of peft's LoraConfig is in one of these; a test compares them with the class
+COMPUTED = ("peft_type", "r", "lora_alpha", "lora_dropout", "target_modules")
+HARMLESS = (  # they describe the file, or serve a field that is refused
+    *("task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision"),
+    *("inference_mode", "runtime_config", "megatron_core", "qalora_group_size", "loftq_config"),
+    *("eva_config", "corda_config", "lora_ga_config", "ensure_weight_tying"),
 )
+REFUSED = (  # they change what is computed; none may be set, and no field that is unknown here
+    *("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "lora_bias"),
+    *("fan_in_fan_out", "bias", "init_lora_weights", "exclude_modules", "layers_to_transform"),
+    *("layers_pattern", "layer_replication", "megatron_config", "trainable_token_indices"),
+    *("target_parameters", "alora_invocation_tokens", "use_qalora", "use_bdlora", "arrow_config"),
+    *("velora_config", "kasa_config", "monteclora_config"),
+)
+UNSET: tuple[object, ...] = (None, False, "", [], {})
+ALLOWED = {  # values that leave the base as it is: not pissa, olora, corda, loftq, lora_ga
+    "bias": (*UNSET, "none"),
+    "init_lora_weights": (*UNSET, True, "gaussian", "orthogonal", "eva"),
+}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -71,9 +82,11 @@ def lora_of(folder: Path) -> AdapterConfig:
     from dopsd.models.config import AdapterConfig
 
     settings = read_config(folder)
-    unsupported = [name for name in PLAIN if settings.get(name)] + (
-        ["bias"] if settings.get("bias", "none") != "none" else []
-    )
+    unsupported = [
+        f"{name} {value!r:.40}"
+        for name, value in sorted(settings.items())
+        if name not in (*COMPUTED, *HARMLESS) and value not in ALLOWED.get(name, UNSET)
+    ]
     if unsupported or settings.get("peft_type", "LORA") != "LORA":
         raise DopsdError(
             f"{folder / ADAPTER_CONFIG}: {', '.join(unsupported) or settings['peft_type']} is"
@@ -94,7 +107,14 @@ def lora_of(folder: Path) -> AdapterConfig:
             code=Code.ADAPTER_DAMAGED,
         ) from error
     _check_rank(config.r, folder)
+    _note_base(folder, str(settings.get("base_model_name_or_path") or "base"))
     return config
+
+
+@cache
+def _note_base(folder: Path, name: str) -> None:
+    if name != "base":  # which dopsd writes
+        log(f"{folder}: trained on {name:.80}, as its file says; model.path must be that base")
 
 
 def shape_of(folder: Path) -> AdapterConfig | None:

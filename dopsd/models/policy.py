@@ -163,7 +163,7 @@ class Text(Protocol):
         ...
 
     def tokens(self, text: str) -> Tensor:
-        """Return the token ids [n] of a text; no special tokens are added."""
+        """Return the token ids [n] of a text; none of them is a special token."""
         ...
 
     def decode(self, ids: Tensor, after_eos: bool = False) -> str:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
+=======
+import re
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING
+>>>>>>> helper-rows
 
 import torch
 
@@ -12,6 +18,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from dopsd.models.denoiser import Denoiser, DenoiserConfig
+
+
+MARK = "\ufdd0"  # a noncharacter in the text of a special token, while a template renders it
 
 
 def prompt_text(
@@ -33,6 +42,69 @@ def prompt_text(
     return f"{header}{prefill}"
 
 
+def _marked(text: str) -> str:
+    return f"{text[:1]}{MARK}{text[1:]}"
+
+
+class PlainTokens:
+    """Token ids of chats and texts in which only the chat's template writes special tokens.
+
+    The text of a special token in a message or a solution is tokenized as any other text.
+
+    Args:
+        tokenizer: the checkpoint's tokenizer, with a chat template.
+        mask_id: the model's mask, which a tokenizer may not flag as special.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, mask_id: int) -> None:
+        self.tokenizer = tokenizer
+        added = tokenizer.added_tokens_decoder
+        ids = {i for i, token in added.items() if token.special} | {*tokenizer.all_special_ids}
+        self.ids = {i for i in ids | {mask_id} if i in added}
+        texts = sorted((added[i].content for i in self.ids), key=len, reverse=True)
+        self.texts = [text for text in texts if len(text) > 1]  # the embedded base's ? is one token
+        self.pattern = re.compile("|".join(map(re.escape, self.texts)) or r"(?!)")
+        marked = "|".join(re.escape(_marked(text)) for text in self.texts)
+        self.marked = re.compile(f"({marked or '(?!)'})")
+
+    def chat(self, messages: list[dict[str, str]], prefill: str = "") -> list[int]:
+        """Return the ids of a chat, up to where the answer begins."""
+        plain = [message | {"content": self._mark(message["content"])} for message in messages]
+        return self._tokens(prompt_text(self.tokenizer, plain, prefill))
+
+    def text(self, text: str) -> list[int]:
+        """Return the ids of a text without special tokens."""
+        return self._tokens(self._mark(text))
+
+    def special(self, text: str) -> str | None:
+        """Return the first text of a special token in a text; None without one."""
+        found = self.pattern.search(text)
+        return found and found[0]
+
+    def _mark(self, text: str) -> str:
+        return self.pattern.sub(lambda found: _marked(found[0]), text)
+
+    def _tokens(self, text: str) -> list[int]:
+        parts = self.marked.split(text)  # every second one is the marked text of a special token
+        ids = [
+            self._split(part.replace(MARK, "")) if n % 2 else self._ids(part)
+            for n, part in enumerate(parts)
+            if part
+        ]
+        return list(chain.from_iterable(ids))
+
+    def _ids(self, text: str, **how: bool) -> list[int]:
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False, **how)["input_ids"]
+        return ids
+
+    def _split(self, text: str) -> list[int]:
+        """Return the ids of the text of a special token, which is no such token itself."""
+        ids = self._ids(text, split_special_tokens=True)
+        if self.ids.isdisjoint(ids):
+            return ids
+        return self._ids(text[:1]) + self._ids(text[1:])  # a token without the flag
+
+
 class ChatText:
     """The Text of a policy; token ids are in main memory.
 
@@ -42,22 +114,33 @@ class ChatText:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, model: Denoiser) -> None:
+<<<<<<< HEAD
         self.tokenizer, self.config = tokenizer, model.config
+=======
+        self.tokenizer = tokenizer
+        self.plain = PlainTokens(tokenizer, model.config.mask_token_id)
+>>>>>>> helper-rows
         self.eos_id = model.config.eos_token_id
         self.end_of_turn = model.config.end_of_turn
 
     def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
         """Return the token ids [P] of a chat, up to where the answer begins.
 
+        The text of special tokens in messages stays text.
+
         Args:
             messages: the chat, as {role, content}.
             prefill: text after the assistant's header, with which the answer begins.
         """
+<<<<<<< HEAD
         return self.tokens(prompt_text(self.tokenizer, self.config, messages, prefill))
+=======
+        return torch.tensor(self.plain.chat(messages, prefill))
+>>>>>>> helper-rows
 
     def tokens(self, text: str) -> Tensor:
-        """Return the token ids [n] of a text; no special tokens are added."""
-        return torch.tensor(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        """Return the token ids [n] of a text; none of them is a special token."""
+        return torch.tensor(self.plain.text(text))
 
     def decode(self, ids: Tensor, after_eos: bool = False) -> str:
         """Return the text before the first end-of-sequence token, with its other special tokens.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dopsd.models.text import prompt_text
+from dopsd.models.text import PlainTokens, prompt_text
 from dopsd.models.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -22,9 +22,16 @@ class TokenCounts:
     def __init__(self, folder: Path) -> None:
         from dopsd.models.architecture import read_config
 
+<<<<<<< HEAD
         self.config = read_config(folder)
         self.longest: int = self.config.max_sequence_length
         self.tokenizer = load_tokenizer(folder, self.config)
+=======
+        config = read_config(folder)
+        self.longest: int = config.max_sequence_length
+        self.tokenizer = load_tokenizer(folder, config)
+        self.plain = PlainTokens(self.tokenizer, config.mask_token_id)
+>>>>>>> helper-rows
 
     def prompt(self, messages: list[dict[str, str]], prefill: str) -> str:
         """Return a chat as the text that the model gets."""
@@ -32,16 +39,12 @@ class TokenCounts:
 
     def counts(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text."""
-        return [len(self._ids(text)) for text in texts]
+        return [len(self.plain.text(text)) for text in texts]
 
     def is_written(self, text: str) -> bool:
         """Return whether the tokens of a text give it back, but for white space."""
-        decoded = str(self.tokenizer.decode(self._ids(text)))
+        decoded = str(self.tokenizer.decode(self.plain.text(text)))
         return "".join(decoded.split()) == "".join(text.split())
-
-    def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
 
 
 def token_counts(folder: Path) -> TokenCounts | None:

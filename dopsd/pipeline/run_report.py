@@ -21,7 +21,7 @@ from dopsd.analysis.html_report.facts import Description, RunFacts, Settings
 from dopsd.analysis.html_report.page import digest_of, is_fresh, write_page
 from dopsd.analysis.html_report.run_page import run_page
 from dopsd.analysis.results import Finished
-from dopsd.config.named_files import task_files
+from dopsd.config.data_files import task_files
 from dopsd.config.params_file import flat
 from dopsd.core.docstrings import first_line
 from dopsd.core.errors import DopsdError

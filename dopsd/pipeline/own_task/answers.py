@@ -9,8 +9,9 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import Progress
 from dopsd.pipeline.own_task.findings import SHOWN
-from dopsd.tasks.common.sources import Row, read_file, text_of
+from dopsd.tasks.common.sources import Row, read_file
 from dopsd.tasks.custom.answers import extract, written
+from dopsd.tasks.custom.rows import cell
 from dopsd.tasks.custom.verifiers.config import CommandConfig
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from dopsd.tasks.custom.task import CustomTask
 
 NO_ANSWER = "no answer"
+ANSWERS = "--answers"  # the option that names the file
 PAIRS = 200  # wrong answers to try
 TRUTHS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 
@@ -123,8 +125,8 @@ def check_file(task: CustomTask, rows: list[Located], path: Path, findings: Find
     """
     findings.head(f"Answers in {path}")
     wrong = []
-    for number, row in enumerate(read_file(path, "--answers")):
-        result = task.verify(_problem(task, rows, row), text_of(row, "generation"))
+    for number, row in enumerate(read_file(path, ANSWERS)):
+        result = task.verify(_problem(task, rows, row), cell(row, "generation", ANSWERS))
         line = f"{row.place}: {result.score:g}, answer: {(result.answer or 'none')[:60]!r}"
         expected = _expected(row)
         if expected is not None and expected != result.correct:
@@ -138,9 +140,12 @@ def check_file(task: CustomTask, rows: list[Located], path: Path, findings: Find
 
 def _problem(task: CustomTask, rows: list[Located], row: Row) -> Problem:
     """Return the problem of a row with answers; a program also gets its question and columns."""
-    answer, question = text_of(row, "answer").strip(), row.values.get("question")
+    answer, question = cell(row, "answer", ANSWERS).strip(), row.values.get("question")
     if not isinstance(task.config.verifier, CommandConfig):
-        return task.of_generation("?", answer)
+        try:
+            return task.of_generation("?", answer)
+        except DopsdError as error:
+            raise DopsdError(f"{row.place}: {error}", code=error.code) from error
     problems = {
         task.identity(p): p
         for p in (located.problem for located in rows)

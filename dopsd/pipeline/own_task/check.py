@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dopsd.config.named_files import missing, task_files
+from dopsd.config.data_files import task_files
+from dopsd.config.named_files import missing
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.pipeline.own_task import answers

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dopsd.tasks.custom.task import CustomTask
 
 PROMPTS = 3  # to show
+Chat = list[dict[str, str]]
 
 
 class Lengths:
@@ -36,29 +37,31 @@ class Lengths:
             answers: a generation with the right answer for each row.
             findings: the report to add to.
         """
-        prompts = self._prompts()
+        chats = [self.task.messages(r.problem, self.model.prompt_style) for r in self.rows]
+        prompts = self._prompts(chats[:PROMPTS])
         findings.head(f"The first {PROMPTS} prompts, as the model gets them")
-        for prompt in prompts[:PROMPTS]:
+        for prompt in prompts:
             findings.add(*prompt.split("\n"), "--")
         if self.tokens is None:
             findings.add(f"{self.model.path}: no model there yet, so lengths are not checked")
             return
         findings.head(f"Tokens, by the tokenizer of {self.model.path}")
-        self._check_prompts(self.tokens, prompts, findings)
+        self._check_prompts(self.tokens, chats, findings)
         self._check_questions(self.tokens, findings)
+        self._check_special(self.tokens, findings)
         self._check_answers(self.tokens, answers, findings)
         self._check_characters(self.tokens, answers, findings)
 
-    def _prompts(self) -> list[str]:
-        chats = [self.task.messages(r.problem, self.model.prompt_style) for r in self.rows]
+    def _prompts(self, chats: Sequence[Chat]) -> list[str]:
         if self.tokens is None:
             return [chat[-1]["content"] for chat in chats]
         return [self.tokens.prompt(chat, self.sampling.prefill) for chat in chats]
 
     def _check_prompts(
-        self, tokens: TokenCounts, prompts: Sequence[str], findings: Findings
+        self, tokens: TokenCounts, chats: Sequence[Chat], findings: Findings
     ) -> None:
-        counts, kept = tokens.counts(prompts), self.sampling.max_prompt_tokens
+        counts = [len(tokens.plain.chat(chat, self.sampling.prefill)) for chat in chats]
+        kept = self.sampling.max_prompt_tokens
         findings.add(f"prompts: {spread(counts)}")
         if kept is not None:
             findings.add(f"{share(counts, kept)} are cut to sampling.max_prompt_tokens {kept}")
@@ -81,6 +84,20 @@ class Lengths:
                 f"{len(lost)} of {len(self.rows)} prompts have characters without a token, such as"
                 f" {lost[0].place}{example}: the model"
                 " does not see them"
+            )
+
+    def _check_special(self, tokens: TokenCounts, findings: Findings) -> None:
+        """Count rows with the text of a special token, of which the model gets the characters."""
+        problems = [(row.place, row.problem) for row in self.rows]
+        found = [
+            f"{place} ({text})"
+            for place, p in problems
+            if (text := tokens.plain.special(f"{p.prompt} {p.answer} {p.reference or ''}"))
+        ]
+        if found:
+            findings.add(
+                f"{len(found)} of {len(self.rows)} rows have the text of a special token, such as"
+                f" {found[0]}: the model gets its characters, and not the token"
             )
 
     def _check_answers(

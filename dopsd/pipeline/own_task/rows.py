@@ -7,17 +7,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.config.named_files import FILES
+from dopsd.config.data_files import FILES
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.sources import read_rows
-from dopsd.tasks.custom.rows import RowReader
+from dopsd.tasks.custom.task import CustomTask
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
     from dopsd.core.types import Problem
     from dopsd.pipeline.own_task.findings import Findings
-    from dopsd.tasks.custom.task import CustomTask
 
 
 @dataclass(frozen=True)
@@ -52,13 +51,12 @@ def check_columns(params: Params) -> None:
     """
     for name in (name for name in params.matrix.tasks if name in params.data.custom):
         config = params.data.custom[name]
-        reader = RowReader(f"data.{name}", config)
+        task = CustomTask(name, config)
         for split, source in config.sources.items():
             is_file = Path(source.path).suffix in FILES
             rows = read_rows(source, f"data.{name}.{split}.path") if is_file else iter(())
             for row in islice(rows, 1):
-                for part in (reader.prompt, reader.answer, reader.solution, reader.extra):
-                    part(row)
+                task.problem_of(row)
 
 
 def check_splits(task: CustomTask, rows: list[Located], findings: Findings) -> None:

@@ -5,13 +5,9 @@ Every row carries its location (`file:12` or `openai/gsm8k[train]:12`) for error
 
 from __future__ import annotations
 
-import csv
-import json
 import logging
 import os
-import re
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +15,14 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError, is_unicode
 from dopsd.core.extras import require
 from dopsd.core.progress import log
+from dopsd.tasks.common.json_files import json_file, json_lines
+from dopsd.tasks.common.table_files import arrow_rows, csv_file, parquet_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from dopsd.tasks.common.config import Source
-
-SEPARATORS = ",;\t"  # of columns in a .csv file; spreadsheets choose by language
+    from dopsd.tasks.common.json_files import Numbered
 
 
 @dataclass(frozen=True)
@@ -57,13 +54,24 @@ def text_of(row: Row, *columns: str) -> str:
     column = next((name for name in columns if row.values.get(name) is not None), None)
     text = None if column is None else row.values[column]
     if not isinstance(text, str) or not text.strip():
-        present = ", ".join(sorted(map(str, row.values))) or "none"
-        detail = f"found {text!r:.40}" if column is not None else f"columns found: {present}"
+        found = columns_found(row, columns)
+        detail = f"found {text!r:.40}" if column is not None else f"columns found: {found}"
         raise DopsdError(
             f"{row.place}: expected a text in column {' or '.join(columns)}; {detail}",
             code=Code.SOURCE_ROW,
         )
     return encodable(row, column, text)
+
+
+def columns_found(row: Row, wanted: Iterable[str]) -> str:
+    """Return the row's columns for a message, and which of them is almost a wanted one."""
+    names = sorted(map(str, row.values))
+    for name in names:
+        if name.strip() in wanted:
+            return f"{', '.join(names)}: {name!r} begins or ends with white space; rename it"
+        if name.strip().casefold() in (column.casefold() for column in wanted):
+            return f"{', '.join(names)}: {name!r} has other capital letters; rename it"
+    return ", ".join(names) or "none"
 
 
 def encodable(row: Row, column: str | None, text: str) -> str:
@@ -111,105 +119,25 @@ def read_file(path: Path, key: str) -> Iterator[Row]:
             f"{key}: {path}: expected a file that ends in {', '.join(READERS)}",
             code=Code.SOURCE_FORMAT,
         )
-    return _with_read_errors(READERS[path.suffix](path), path)
+    return _with_read_errors(path)
 
 
-def _with_read_errors(rows: Iterator[Row], path: Path) -> Iterator[Row]:
-    """Yield the rows; turn a reader's errors into one line."""
+def _with_read_errors(path: Path) -> Iterator[Row]:
+    """Yield the rows; turn a reader's error into one line."""
     try:
-        yield from rows
+        for number, cells in READERS[path.suffix](path):
+            yield Row(cells, str(path), number)
     except UnicodeDecodeError as error:
         raise DopsdError(
             f"{path}: not UTF-8 text ({error}); save the file as UTF-8", code=Code.SOURCE_FORMAT
         ) from error
-    except csv.Error as error:
-        raise DopsdError(
-            f"{path}: not a valid csv file ({error})", code=Code.SOURCE_FORMAT
-        ) from error
 
 
-def _jsonl(path: Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                yield Row(_object(line, f"{path}:{number}"), str(path), number)
-
-
-def _json(path: Path) -> Iterator[Row]:
-    """Yield the rows of one array, or of a file with one object per line."""
-    text = path.read_text(encoding="utf-8-sig")
-    if not text.lstrip().startswith("["):
-        yield from _jsonl(path)
-        return
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DopsdError(f"{path}: not a JSON array: {error}", code=Code.SOURCE_FORMAT) from error
-    for number, value in enumerate(values, 1):
-        yield Row(_object(json.dumps(value), f"{path}: row {number}"), str(path), number)
-
-
-def _object(line: str, location: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DopsdError(
-            f"{location}: expected one JSON object per line: {error}", code=Code.SOURCE_FORMAT
-        ) from error
-    if not isinstance(value, dict):
-        raise DopsdError(
-            f"{location}: expected one JSON object per line, found {line.strip()[:40]!r}",
-            code=Code.SOURCE_FORMAT,
-        )
-    return value
-
-
-def _csv(path: Path) -> Iterator[Row]:
-    """Yield the rows as text, so that leading zeros stay."""
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        first = stream.readline()
-        lines = csv.reader(chain([first], stream), delimiter=_separator(first))
-        header = next(lines, None)
-        if not header:
-            raise DopsdError(
-                f"{path}:1: expected a header that names the columns", code=Code.SOURCE_FORMAT
-            )
-        for cells in lines:
-            location = f"{path}:{lines.line_num}"
-            if cells and len(cells) != len(header):
-                raise DopsdError(
-                    f"{location}: expected {len(header)} columns as in the header, found"
-                    f" {len(cells)}",
-                    code=Code.SOURCE_ROW,
-                )
-            if cells:
-                yield Row(dict(zip(header, cells, strict=True)), str(path), lines.line_num)
-
-
-def _separator(header: str) -> str:
-    """Return what separates the columns: the most frequent mark of the header outside quotes."""
-    return max(SEPARATORS, key=re.sub('"[^"]*"', "", header).count)
-
-
-def _parquet(path: Path) -> Iterator[Row]:
-    require(str(path), "pyarrow")
-    from pyarrow import ArrowException, parquet
-
-    try:
-        batches = parquet.ParquetFile(path).iter_batches()
-        rows = (values for batch in batches for values in batch.to_pylist())
-        yield from (Row(values, str(path), number) for number, values in enumerate(rows, 1))
-    except (ArrowException, OSError) as error:
-        raise DopsdError(
-            f"{path}: not a readable parquet file ({_first_line(error)})", code=Code.SOURCE_FORMAT
-        ) from error
-
-
-READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
-    ".jsonl": _jsonl,
-    ".json": _json,
-    ".csv": _csv,
-    ".parquet": _parquet,
+READERS: dict[str, Callable[[Path], Iterator[Numbered]]] = {
+    ".jsonl": json_lines,
+    ".json": json_file,
+    ".csv": csv_file,
+    ".parquet": parquet_file,
 }
 
 
@@ -236,7 +164,8 @@ def _hub_rows(source: Source, key: str) -> Iterator[Row]:
             code=Code.HUB,
         ) from error
     location = f"{source.path}[{source.split}]"
-    return (Row(dict(values), location, number) for number, values in enumerate(rows, 1))
+    tables = rows.with_format("arrow").iter(batch_size=1000)
+    return (Row(cells, location, n) for n, cells in enumerate(arrow_rows(tables, location), 1))
 
 
 def _first_line(error: Exception) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.tasks.common.sources import encodable
+from dopsd.tasks.common.json_files import json_of
+from dopsd.tasks.common.sources import columns_found, encodable
 from dopsd.tasks.custom.answers import extract
 from dopsd.tasks.custom.config import columns_of
 from dopsd.tasks.custom.verifiers.command import ROW
@@ -35,16 +35,20 @@ def cell(row: Row, column: str, key: str) -> str:
         DopsdError: if the row has no such column, or nothing in it.
     """
     if column not in row.values:
-        present = ", ".join(sorted(map(str, row.values))) or "none"
+        found = columns_found(row, [column])
         raise DopsdError(
-            f"{row.place}: no column {column}, which {key} names; the row has {present}",
+            f"{row.place}: no column {column}, which {key} names; the row has {found}",
             code=Code.SOURCE_ROW,
         )
-    text = as_text(row.values[column])
+    value = row.values[column]
+    text = as_text(value)
     if text is None or not text.strip():
+        is_empty = value is None or isinstance(value, str | float)
+        kind = f"is a value of type {type(value).__name__.lower()}"
         raise DopsdError(
-            f"{row.place}: column {column} ({key}) has no text or number, found"
-            f" {str(row.values[column])[:40]!r}; fill the cell, or remove the row",
+            f"{row.place}: column {column} ({key}) {'has no text or number' if is_empty else kind},"
+            f" found {str(value)[:40]!r}; "
+            + ("fill the cell, or remove the row" if is_empty else "write the column as text"),
             code=Code.SOURCE_ROW,
         )
     return encodable(row, column, text)
@@ -52,12 +56,10 @@ def cell(row: Row, column: str, key: str) -> str:
 
 def as_text(value: Any) -> str | None:  # noqa: ANN401  # any value of a dataset
     """Return a value as text; None for what is neither a text, a finite number nor JSON."""
-    if isinstance(value, str):
+    if value is None or isinstance(value, str):
         return value
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return None
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+        return json_of(value)
     except (TypeError, ValueError, RecursionError):
         return None
 

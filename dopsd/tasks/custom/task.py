@@ -55,7 +55,7 @@ class CustomTask(AskingTask):
         if fault := self.verifier.fault(answer):
             raise DopsdError(
                 f"{row.place}: the answer must be {fault} for {self.key}.verifier, found"
-                f" {answer[:60]!r}",
+                f" {answer[:60]!r}; mend the row, or change the verifier",
                 code=Code.SOURCE_ROW,
             )
         prompt, solution = self.rows.prompt(row), self.rows.solution(row)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.answers import UNKNOWN, boxed_to_brace, closed, last_boxed, score_by_rule
+from dopsd.tasks.common.json_files import Figure
+from dopsd.tasks.common.numbers import numbers, only_number
 from dopsd.tasks.common.rows import RowTask, new_problem
 from dopsd.tasks.common.sources import Row, text_of
 
@@ -63,9 +65,9 @@ def extract(text: str) -> float | None:
 
 
 def extract_strict(text: str) -> float | None:
-    """Return the answer in a generation, by the strict rule."""
-    box = last_boxed(closed(text, "answer") or "")
-    return number(box, 0) if box is not None else None
+    """Return the answer in a generation, by the strict rule: no part of an expression."""
+    found = numbers(last_boxed(closed(text, "answer") or "") or "")
+    return float(found[0]) if found and math.isfinite(found[0]) else None
 
 
 def written(value: float) -> str:
@@ -96,14 +98,14 @@ the steps
         """
         question, solution = text_of(row, "question"), text_of(row, "answer")
         _, mark, gold = solution.rpartition("####")
-        value = number(gold, 0) if mark else None
-        if value is None:
+        value = only_number(gold) if mark else None
+        if value is None or not math.isfinite(value):
             raise DopsdError(
                 f"{row.place}: expected an answer that ends in `#### number`, found"
                 f" {solution[-40:]!r}",
                 code=Code.SOURCE_ROW,
             )
-        return new_problem(self.name, question, written(value), solution)
+        return new_problem(self.name, question, written(float(value)), solution)
 
     def fault(self, problem: Problem) -> str | None:
         """Return what a problem on disk should have, and what was found; None if it is sound."""
@@ -127,7 +129,7 @@ the steps
         Raises:
             DopsdError: if the ground truth is something else.
         """
-        is_number = isinstance(ground_truth, int | float | str) and _is_number(
+        is_number = isinstance(ground_truth, int | float | str | Figure) and _is_number(
             str(ground_truth).replace(",", "")
         )
         if ground_truth is not None and (isinstance(ground_truth, bool) or not is_number):

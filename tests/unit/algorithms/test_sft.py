@@ -24,6 +24,13 @@ from dopsd.core.rng import key_from
 from dopsd.core.types import Problem
 from dopsd.training.run_settings import scratch_folder
 
+TRACES = "data/external/traces.jsonl"
+
+
+def traces_file() -> Path:
+    Path(TRACES).parent.mkdir(exist_ok=True)
+    return Path(TRACES)
+
 
 def collected(**changes):
     from accelerate import Accelerator
@@ -50,8 +57,8 @@ def test_the_tasks_own_solutions_are_learnt_with_their_padding(project):
 
 def test_rows_of_a_file_are_asked_and_answered_as_they_stand(project):
     rows = [{"question": "12", "response": "3412"}, {"question": "3", "response": "1" * 50}]
-    Path("traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    loop, batch = collected(traces={"path": "traces.jsonl"}, length=8)
+    traces_file().write_text("".join(json.dumps(row) + "\n" for row in rows))
+    loop, batch = collected(traces={"path": TRACES}, length=8)
     assert {loop.policy.text.decode(row) for row in batch.targets} == {
         "3412"
     }  # the other is longer than 8 tokens
@@ -60,13 +67,13 @@ def test_rows_of_a_file_are_asked_and_answered_as_they_stand(project):
         DopsdError,
         match=r"none of 2 rows has a response of at most 2 tokens .* question of at most 254",
     ):
-        collected(traces={"path": "traces.jsonl"}, length=2)
+        collected(traces={"path": TRACES}, length=2)
 
 
 def test_traces_are_all_read_before_one_is_read_again_and_ranks_read_different_ones(project):
     rows = [{"question": "1", "response": str(10 + i)} for i in range(24)]
-    Path("traces.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    loop, _ = collected(traces={"path": "traces.jsonl"}, length=8)
+    traces_file().write_text("".join(json.dumps(row) + "\n" for row in rows))
+    loop, _ = collected(traces={"path": TRACES}, length=8)
     sft, order = loop.algorithm, [*loop.problems]
     both = [
         sft._traced(part, 0) for part in (order[0:4:2], order[1:4:2])
@@ -111,14 +118,14 @@ def test_the_share_of_masks_is_uniform_and_its_inverse_is_the_weight(fake_policy
 
 
 def test_another_file_of_traces_is_another_run_and_a_missing_one_is_named(project):
-    path = Path("traces.jsonl")
+    path = traces_file()
     path.write_text('{"question": "1", "response": "2"}\n')
-    write_params(matrix__methods=["sft"], method__sft__traces={"path": "traces.jsonl"})
+    write_params(matrix__methods=["sft"], method__sft__traces={"path": TRACES})
     before = scratch_folder(load_params().run("sudoku", "sft", 0))
     path.write_text('{"question": "1", "response": "3"}\n')
     assert scratch_folder(load_params().run("sudoku", "sft", 0)) != before
     path.unlink()
-    assert "method.sft.traces.path: traces.jsonl" in missing_files(load_params())
+    assert "method.sft.traces.path: data/external/traces.jsonl" in missing_files(load_params())
 
 
 def test_what_train_does_not_name_stays_as_published():

@@ -178,7 +178,7 @@ def test_check_names_files_that_are_not_there(tmp_path, monkeypatch, capsys):
                 "--profile",
                 "llada-8b-countdown",
                 "--set",
-                "data.countdown.prompt_file=mine.txt",
+                "data.countdown.prompt_file=data/external/mine.txt",
             ]
         )
         == 0
@@ -186,7 +186,7 @@ def test_check_names_files_that_are_not_there(tmp_path, monkeypatch, capsys):
     assert main(["check"]) == 2
     lines = capsys.readouterr().err.splitlines()
     missing = (
-        "prompt_file: mine.txt",
+        "prompt_file: data/external/mine.txt",
         "test.path: data/external/countdown.jsonl",
         "model.path: models/LLaDA-8B-Instruct/config.json",
     )

@@ -125,6 +125,11 @@ def test_two_processes_write_verdicts_to_one_file(monkeypatch: pytest.MonkeyPatc
         ("a.jsonl", "", "a.jsonl: no generations"),
         (
             "a.jsonl",
+            '{"question": "q", "ground_truth": 1, "generation": "x", "generation": "y"}',
+            "a.jsonl:1: expected one JSON object on each line: key 'generation' occurs twice",
+        ),
+        (
+            "a.jsonl",
             '{"question": "q", "ground_truth": 1, "generation": "x"}\n{',
             "a.jsonl:2: expected one JSON object on each line",
         ),

@@ -70,7 +70,7 @@ def test_every_setting_of_every_profile_may_be_overridden(submit):
     submit(
         {
             "ablate.variants.mine.train.updates": 5,
-            "data.gsm8k.train.path": "rows.jsonl",
+            "data.gsm8k.train.path": "data/external/rows.jsonl",
             "tracking.uri": None,
         }
     )

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from conftest import small_params
-from peft import LoraConfig
+from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import Linear as PeftLinear
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -21,7 +22,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from dopsd.cli.main import main
 from dopsd.core.errors import DopsdError
-from dopsd.models.adapter_config import lora_of
+from dopsd.models.adapter_config import COMPUTED, HARMLESS, REFUSED, lora_of
 from dopsd.models.adapter_files import ADAPTER
 from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.llm_policy import LlmPolicy, load_policy
@@ -167,9 +168,16 @@ def change(folder: Path, **changes: object) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"use_dora": True}, "use_dora is set; only plain LoRA"),
-        ({"bias": "all"}, "bias is set"),
+        ({"use_dora": True}, "use_dora True is set; only plain LoRA"),
+        ({"bias": "all"}, "bias 'all' is set"),
         ({"peft_type": "IA3"}, "IA3 is set"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights 'pissa' is set"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights 'pissa_niter_4' is set"),
+        (
+            {"init_lora_weights": "olora", "bias": "all"},
+            "bias 'all', init_lora_weights 'olora' is set",
+        ),
+        ({"field_of_tomorrow": {"a": 1}}, "field_of_tomorrow .* is set"),
         ({"r": 0}, "has r 0"),
         ({"r": None}, "has r None"),
         ({"target_modules": ".*"}, "has targets"),
@@ -183,6 +191,39 @@ def test_odd_lora_settings_are_refused(base: Path, tmp_path: Path, changes: dict
     with pytest.raises(DopsdError, match=said) as raised:
         lora_of(folder)
     assert "\n" not in str(raised.value) and "adapter_config.json" in str(raised.value)
+
+
+def test_every_field_of_pefts_settings_is_computed_harmless_or_refused(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    """A new field of peft belongs into one of the three tables of adapter_config.py."""
+    names = {field.name for field in fields(LoraConfig)}
+    assert names - {*COMPUTED, *HARMLESS} <= {*REFUSED}
+    folder = saved(trained(base), tmp_path / "adapter")
+    before = (folder / "adapter_config.json").read_text()
+    for name in REFUSED:
+        change(folder, **{name: ["x"]})
+        with pytest.raises(DopsdError, match=f"{name} .*is set"):
+            lora_of(folder)
+        (folder / "adapter_config.json").write_text(before)
+    plain = {"init_lora_weights": "gaussian", "field_of_tomorrow": None, "qalora_group_size": 8}
+    change(folder, **plain, base_model_name_or_path="me/other")
+    assert lora_of(folder) == LORA and lora_of(folder) == LORA
+    assert capsys.readouterr().err.count("trained on me/other") == 1
+
+
+def test_an_adapter_that_changed_its_base_is_refused_by_every_command(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    model = toy()
+    pissa = LoraConfig(r=2, target_modules=r".*\.blocks\.\d+\.(q_proj)", init_lora_weights="pissa")
+    get_peft_model(model, pissa).save_pretrained(str(tmp_path / "adapter"))
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").write_text(yaml.safe_dump(small_params()))
+    for words in (["export", "--merged", "--out", "out"], ["sample", "--task", "sudoku"]):
+        assert main([*words, "--adapter", "adapter"]) == 2
+        assert "init_lora_weights 'pissa' is set; only plain" in capsys.readouterr().err
+    assert not Path("out").exists()
 
 
 def test_missing_or_broken_lora_settings_are_refused(tmp_path: Path):

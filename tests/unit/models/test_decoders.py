@@ -249,9 +249,8 @@ def test_a_tokenizer_without_mask_gets_the_familys(tmp_path: Path):
     # 90 characters, then end of turn, padding, start of turn; so the mask is token 93
     rewrite(tmp_path / "config.json", mask_token_id=93, eos_token_id=90)
     policy = load_policy(ModelConfig(path=str(tmp_path)), None, 0)
-    assert policy.text.tokens("<|im_end|><|endoftext|><|im_start|><|mask|>").tolist() == [
-        *range(90, 94)
-    ]
+    special = "<|im_end|><|endoftext|><|im_start|><|mask|>"
+    assert policy.tokenizer(special, add_special_tokens=False)["input_ids"] == [*range(90, 94)]
     assert policy.suppress_tokens == [*range(92, 112)]
     asked = policy.tokenizer.decode(policy.text.encode([{"role": "user", "content": "1+1"}]))
     assert (

@@ -109,7 +109,7 @@ def test_dreams_tokenizer_is_read_without_its_code(tmp_path: Path, monkeypatch: 
         (tmp_path / name).unlink(missing_ok=True)
     dream_tokenizer(tmp_path)
     policy = load_policy(ModelConfig(path=str(tmp_path)), None, 0)
-    ids = policy.text.tokens("he is<|im_end|>").tolist()
+    ids = policy.tokenizer("he is<|im_end|>", add_special_tokens=False)["input_ids"]
     assert ids[0] == 256 and ids[-1] == 259 and policy.tokenizer.decode(ids) == "he is<|im_end|>"
     assert not Path("was_run").exists()
     policy.tokenizer.save_pretrained("out")
@@ -134,7 +134,8 @@ def test_sdars_answers_end_with_the_end_of_turn(tmp_path: Path):
     tokenizer.save_pretrained(tmp_path)
     policy = load_policy(ModelConfig(path=str(tmp_path)), None, 0)
     assert policy.eos_id == tokenizer.convert_tokens_to_ids("<|im_end|>") != 0
-    assert policy.text.decode(policy.text.tokens("12<|im_end|>34")) == "12"
+    ids = policy.tokenizer("12<|im_end|>34", add_special_tokens=False, return_tensors="pt")
+    assert policy.text.decode(ids["input_ids"][0]) == "12"
 
 
 def test_a_broken_plug_in_breaks_no_other_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -4,16 +4,19 @@ are never sampled.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 from toys import llada_tokenizer, rewrite, save_toy, toy
 
 from dopsd.core.errors import DopsdError
 from dopsd.models.config import ModelConfig
 from dopsd.models.embedded import build_tokenizer
 from dopsd.models.llm_policy import load_policy
-from dopsd.models.text import ChatText
+from dopsd.models.text import ChatText, prompt_text
 
 
 def test_the_embedded_tokenizer_is_one_token_a_character_and_a_tag():
@@ -79,9 +82,41 @@ def test_lladas_prompt_is_the_published_one(as_llada: Path):
 def test_a_text_ends_at_its_first_end_unless_all_of_it_is_read_as_published(as_llada: Path):
     text = load_policy(ModelConfig(path=str(as_llada)), None, 0).text
     end, turn = (text.tokenizer.decode([i]) for i in (text.eos_id, _turn_id(text)))
-    ids = text.tokens(f"12{turn}{end}34{end}{end}")
+    ids = written(text, f"12{turn}{end}34{end}{end}")
     assert text.decode(ids) == f"12{turn}"
     assert text.decode(ids, after_eos=True) == f"12{turn}{end}34{end}{end}"
+
+
+def written(text: ChatText, words: str) -> Tensor:
+    """Tokens of a text in which special tokens stand for themselves."""
+    return torch.tensor(text.tokenizer(words, add_special_tokens=False)["input_ids"])
+
+
+@pytest.mark.parametrize("place", ["embedded", "llada", "mask without a flag"])
+def test_special_tokens_in_a_question_or_solution_are_text(as_llada: Path, tmp_path: Path, place):
+    if place == "embedded":
+        save_toy(tmp_path / "toy")
+    elif place == "mask without a flag":
+        tokens = json.loads((as_llada / "tokenizer.json").read_text())
+        (mask,) = [t for t in tokens["added_tokens"] if t["content"] == "<|mdm_mask|>"]
+        mask["special"] = False
+        (as_llada / "tokenizer.json").write_text(json.dumps(tokens))
+    folder = tmp_path / "toy" if place == "embedded" else as_llada
+    text = load_policy(ModelConfig(path=str(folder)), None, 0).text
+    plain = [{"role": "user", "content": "12 34"}]
+    before = prompt_text(text.tokenizer, plain, "<a>")
+    assert torch.equal(text.encode(plain, "<a>"), written(text, before))
+    odd = "12<|mdm_mask|> <|endoftext|>34<|startoftext|>"
+    asked = [{"role": "user", "content": odd}]
+    ids = text.encode(asked).tolist()
+    assert text.tokenizer.decode(ids) == prompt_text(text.tokenizer, asked)
+    special = set(text.tokenizer.convert_tokens_to_ids(["<|mdm_mask|>", "<|endoftext|>"]))
+    assert not special & set(ids) and ids.count(text.tokenizer.bos_token_id) == 1
+    tokens = text.tokens(odd).tolist()
+    assert text.tokenizer.decode(tokens) == odd
+    assert not special & set(tokens) and text.tokenizer.bos_token_id not in tokens
+    marks = [{"role": "user", "content": "<\ufdd0|endoftext|><|endoftext|>"}]
+    assert not special & set(text.encode(marks).tolist())
 
 
 def _turn_id(text: ChatText) -> int:

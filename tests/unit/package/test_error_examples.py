@@ -42,6 +42,7 @@ def test_an_example_prints_its_line_and_its_fix_works(
 ):
     example = examples()[code]
     (project / "answers.jsonl").write_text(ANSWER)
+    (project / "data/external").mkdir(exist_ok=True)
     for command in example.get("before", []):
         assert run(command, monkeypatch) == 0, command
     capsys.readouterr()

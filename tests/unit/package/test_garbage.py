@@ -27,6 +27,7 @@ from dopsd.tasks.common.storage import read_problems
 
 INPUTS = 100
 HUGE = "9" * 5000
+LONG = "data/external/" + "x" * 5000
 LAUGHS = (
     "a0: &a0 [x, x]\n"
     + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
@@ -101,9 +102,9 @@ def test_settings_without_a_bound_are_refused(here: Path, text: str, said: str):
 
 
 def test_a_file_whose_name_no_disk_takes_is_missing(here: Path, capsys: pytest.CaptureFixture):
-    Path("params.yaml").write_text(SETTINGS.replace("test_file: null", f"test_file: {'x' * 5000}"))
+    Path("params.yaml").write_text(SETTINGS.replace("test_file: null", f"test_file: {LONG}"))
     assert main(["check"]) == 2
-    assert "data.sudoku.test_file: xxx" in capsys.readouterr().err
+    assert "data.sudoku.test_file: data/external/xxx" in capsys.readouterr().err
 
 
 def test_broken_settings_can_be_replaced_and_a_folder_cannot(here: Path):

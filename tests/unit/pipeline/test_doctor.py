@@ -41,7 +41,9 @@ def test_the_embedded_default_is_ready_here(project, capsys):
 
 def test_what_is_missing_is_named_and_the_status_is_one(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    write_params(data__sudoku__test_file="nothere.csv", tracking__uri="http://127.0.0.1:9")
+    write_params(
+        data__sudoku__test_file="data/external/nothere.csv", tracking__uri="http://127.0.0.1:9"
+    )
     monkeypatch.setattr(machine, "find_spec", lambda name: None)
     assert main(["doctor"]) == 1
     assert "tracking, files (D707)" in capsys.readouterr().err

@@ -34,6 +34,7 @@ def rows(path: Path, first: int, count: int) -> Path:
         {"question": f"What is {n} + {n}?", "answer": f"{n} + {n} = {2 * n}\n#### {2 * n}"}
         for n in range(first, first + count)
     ]
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in made))
     return path
 
@@ -70,9 +71,9 @@ def test_a_base_of_unknown_size_is_rehearsed_without_an_estimate(monkeypatch, tm
 )
 def test_a_base_of_another_kind_is_rehearsed(family: str, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    changes = ["data.gsm8k.train.path=train.jsonl", "data.gsm8k.test.path=test.jsonl"]
-    rows(Path("train.jsonl"), 0, 12)
-    rows(Path("test.jsonl"), 100, 6)
+    changes = [f"data.gsm8k.{name}.path=data/external/{name}.jsonl" for name in ("train", "test")]
+    rows(Path("data/external/train.jsonl"), 0, 12)
+    rows(Path("data/external/test.jsonl"), 100, 6)
     words = [word for change in (*changes, "data.gsm8k.validation=5") for word in ("--set", change)]
     assert main(["rehearse", "--profile", f"{family}-gsm8k", *words]) == 0
 
@@ -80,9 +81,10 @@ def test_a_base_of_another_kind_is_rehearsed(family: str, tmp_path: Path, monkey
 @pytest.mark.full
 def test_every_stage_of_a_profile_runs_and_its_cost_is_notified(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    rows(Path("train.jsonl"), 0, 12)
-    rows(Path("test.jsonl"), 100, 6)
-    changes = ("train.path=train.jsonl", "test.path=test.jsonl", "validation=5")
+    rows(Path("data/external/train.jsonl"), 0, 12)
+    rows(Path("data/external/test.jsonl"), 100, 6)
+    files = [f"{name}.path=data/external/{name}.jsonl" for name in ("train", "test")]
+    changes = (*files, "validation=5")
     words = [word for change in changes for word in ("--set", f"data.gsm8k.{change}")]
     assert main(["rehearse", "--profile", "llada-8b-gsm8k", "--hardware", "4x80gb", *words]) == 0
     out, err = capfd.readouterr()
@@ -123,13 +125,13 @@ def test_the_cost_of_the_real_run_is_printed_before_any_stage(tmp_path, monkeypa
 @pytest.mark.full
 def test_a_mistake_ends_the_rehearsal_where_the_real_run_would_end(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    rows(Path("train.jsonl"), 0, 12)
-    Path("test.jsonl").write_text('{"question": "What?", "answer": "none"}\n')
+    rows(Path("data/external/train.jsonl"), 0, 12)
+    Path("data/external/test.jsonl").write_text('{"question": "What?", "answer": "none"}\n')
     words = [
         "--set",
-        "data.gsm8k.train.path=train.jsonl",
+        "data.gsm8k.train.path=data/external/train.jsonl",
         "--set",
-        "data.gsm8k.test.path=test.jsonl",
+        "data.gsm8k.test.path=data/external/test.jsonl",
     ]
     assert main(["rehearse", "--profile", "llada-8b-gsm8k", *words]) == 2
     err = capfd.readouterr().err

@@ -28,7 +28,10 @@ WRONG = {
     "train.updats": (5, "train.updats: unknown key; did you mean updates?"),
     "train.updates": ("x", "train.updates: Input should be a valid integer, found 'x'"),
     "matrix.methods": (["d_ops"], "did you mean d_opsd?"),
-    "data.sudoku.prompt_file": ("no.txt", "is not read with model.prompt_style compact"),
+    "data.sudoku.prompt_file": (
+        "data/external/no.txt",
+        "is not read with model.prompt_style compact",
+    ),
     "data.sudoku.model": ({"path": "base/no"}, "base/no/config.json: no such file in"),
 }
 

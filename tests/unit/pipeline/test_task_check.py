@@ -57,6 +57,15 @@ def begin(project: Path, rows: str = "", **section: object) -> None:
             {"data__x": SECTION | {"answer_format": {"zz": 1}}},
             "data.x.answer_format.zz: unknown key; there is boxed, tag, after, regex, text",
         ),
+        (
+            {"data__x": SECTION | {"train": {"path": "../rows.csv"}}},
+            "data.x.train.path: ../rows.csv: expected a file in data/external/, which DVC watches",
+        ),
+        ({"data__x": SECTION | {"test": {"path": "rows.csv"}}}, "data.x.test.path: rows.csv: exp"),
+        ({"data__gsm8k__test": {"path": "/x/r.jsonl"}}, "data.gsm8k.test.path: /x/r.jsonl: exp"),
+        ({"data__gsm8k__prompt_file": "p.txt"}, "data.gsm8k.prompt_file: p.txt: expected a file"),
+        ({"data__sudoku__test_file": "data/x.csv"}, "data.sudoku.test_file: data/x.csv: expected"),
+        ({"method__sft__traces": {"path": "t.jsonl"}}, "method.sft.traces.path: t.jsonl: expected"),
         ({"data__x": {"train": 5}}, "sudoku; for a task of your own add type: custom"),
         ({"data__x": SECTION | {"verifier": {"type": "nmber"}}}, "did you mean number?"),
         ({"data__My-task": SECTION}, "data: 'My-task': expected lowercase letters"),
@@ -97,6 +106,9 @@ def test_check_reads_the_names_of_the_columns(project: Path, capsys):
     begin(project, question="frage")
     assert main(["check"]) == 2
     assert "rows.csv:2: no column frage, which data.sums.question names" in capsys.readouterr().err
+    begin(project, rows='1+1=,"2,5"\n')
+    assert main(["check"]) == 2
+    assert "rows.csv:2: the answer must be one number alone" in capsys.readouterr().err
 
 
 def test_the_first_faulty_rows_are_named_and_the_others_counted(project: Path, capsys):
@@ -246,7 +258,7 @@ def test_a_good_task_is_ready(project: Path, capsys):
 
 def test_check_names_repeated_questions_and_the_scores_of_a_file(project: Path, capsys):
     begin(project, rows="a,1\nb,2\nc,3\n A ,1\nd,4\ne,5\n")
-    rows = [("1", "<answer>1.0</answer>", "true"), ("1", "1", "true"), ("2", "none", "false")]
+    rows = [(1, "<answer>1.0</answer>", "true"), ("1", 1, "true"), (2.0, "none", "false")]
     lines = [dict(zip(("answer", "generation", "correct"), row, strict=True)) for row in rows]
     (project / "given.jsonl").write_text("\n".join(map(json.dumps, lines)))
     assert main(["task", "check", "sums", "--answers", "given.jsonl"]) == 2
@@ -254,6 +266,7 @@ def test_check_names_repeated_questions_and_the_scores_of_a_file(project: Path, 
     places = [f"data/external/rows.csv:{n}" for n in (5, 2)]
     assert f"train {places[0]} has the question of train {places[1]}" in captured.out
     assert "given.jsonl:2: 0, answer: 'none'; expected full marks" in captured.out
+    assert "given.jsonl:3: 0, answer: 'none'" in captured.out
     assert "sums: cannot be trained: 1 answers of given.jsonl" in captured.err
 
 
@@ -342,6 +355,14 @@ def test_characters_of_a_prompt_that_the_model_does_not_see_are_named(project: P
     assert main(["task", "check", "sums"]) == 0
     said = "10 of 10 prompts have characters without a token, such as data/external/rows.csv:2"
     assert f"{said} (\u00df \u00f6)" in capsys.readouterr().out
+
+
+def test_rows_with_the_text_of_special_tokens_are_counted(project: Path, capsys):
+    rows = "".join(f"<|user|>{n}<|endoftext|>,{n}\n" for n in range(3))
+    begin(project, rows=f"{rows}1+1=?,2\n2+2=?,4\n3+3=?,6\n")
+    assert main(["task", "check", "sums"]) == 0
+    said = "3 of 6 rows have the text of a special token, such as data/external/rows.csv:2 (<|us"
+    assert said in capsys.readouterr().out
 
 
 def test_an_unknown_task_lists_those_of_the_file(project: Path, capsys):

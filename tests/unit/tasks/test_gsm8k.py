@@ -49,6 +49,13 @@ def test_extraction_takes_the_published_order(text: str, found: float | None):
         (r"<answer>\boxed{18}", None),  # a tag that stays open
         ("<answer>18</answer>", None),
         (r"\boxed{18}<answer></answer>", None),
+        (r"<answer>\boxed{\frac{1}{2}}</answer>", None),  # no part of an expression
+        (r"<answer>\boxed{10^6}</answer>", None),
+        (r"<answer>\boxed{6:30}</answer>", None),
+        ("<answer>\\boxed{\u22125}</answer>", -5.0),
+        (r"<answer>\boxed{-\$5}</answer>", -5.0),
+        (r"<answer>\boxed{1{,}000 \text{ miles}}</answer>", 1000.0),
+        (r"<answer>\boxed{1e999}</answer>", None),
     ],
 )
 def test_strict_wants_a_box_in_a_closed_tag(text: str, found: float | None):
@@ -83,7 +90,10 @@ def test_a_row_becomes_a_problem_with_its_solution():
 
 @pytest.mark.parametrize(
     "row",
-    [{"question": "q", "answer": "12"}, {"question": "", "answer": "#### 1"}, {"answer": "#### 1"}],
+    [
+        *({"question": "q", "answer": "12"}, {"question": "", "answer": "#### 1"}),
+        *({"answer": "#### 1"}, {"question": "q", "answer": "#### 3,5"}),
+    ],
 )
 def test_a_bad_row_is_named(row: dict):
     with pytest.raises(DopsdError, match=r"^f:3: expected"):

@@ -12,6 +12,7 @@ import pytest
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.common.sources import read_rows
+from dopsd.tasks.custom.rows import as_text
 from dopsd.tasks.gsm8k.config import Gsm8kConfig
 from dopsd.tasks.gsm8k.task import Gsm8k
 
@@ -69,6 +70,41 @@ def test_json_lines_and_parquet_give_the_same_rows(tmp_path: Path):
     assert values(tmp_path / "a.parquet") == values(tmp_path / "a.json") == wanted
 
 
+def test_numbers_are_the_text_that_the_file_has(tmp_path: Path):
+    import pyarrow
+    from pyarrow import parquet
+
+    texts = ["0.00001", "1.10", "123456789012345678.12", "-1E-7", "1e400", "2.0"]
+    lines = [f'{{"n": {t}, "l": [{t}]}}' for t in texts]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    (tmp_path / "a.json").write_text(f"[{', '.join(lines)}]")
+    for name in ("a.jsonl", "a.json"):
+        found = [(as_text(v["n"]), as_text(v["l"])) for v in values(tmp_path / name)]
+        assert found == [(t, f"[{t}]") for t in texts]
+    for kind, texts in (
+        (pyarrow.float16(), ["0.1", "1.0"]),
+        (pyarrow.float32(), ["0.1", "0.00001", "16777216"]),
+        (pyarrow.float64(), ["0.1", "0.00001", "12345678901234567000"]),
+    ):
+        column = pyarrow.array([*map(float, texts), None], pyarrow.float64()).cast(kind)
+        lists = pyarrow.array([[x] for x in column.to_pylist()], pyarrow.list_(kind))
+        parquet.write_table(pyarrow.table({"n": column, "l": lists}), tmp_path / "a.parquet")
+        *found, last = [(as_text(v["n"]), as_text(v["l"])) for v in values(tmp_path / "a.parquet")]
+        assert found == [(t, f"[{t}]") for t in texts] and last == (None, "[null]")
+
+
+def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path: Path):
+    import pyarrow
+    from pyarrow import parquet
+
+    twice = pyarrow.table([[1], [2]], names=["a", "a"])
+    inner = pyarrow.StructArray.from_arrays([[1], [2]], names=["b", "b"])
+    for table, name in ((twice, "a"), (pyarrow.table({"c": inner}), "b")):
+        parquet.write_table(table, tmp_path / "a.parquet")
+        with pytest.raises(DopsdError, match=rf"a\.parquet: column '{name}' occurs twice"):
+            values(tmp_path / "a.parquet")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
@@ -80,7 +116,19 @@ def test_json_lines_and_parquet_give_the_same_rows(tmp_path: Path):
         ("a.jsonl", b'{"a": "\xff"}', r"a\.jsonl: not UTF-8 text"),
         ("a.csv", b"", r"a\.csv:1: expected a header"),
         ("a.csv", b"a,b\n1,2\n3\n", r"a\.csv:3: expected 2 columns"),
-        ("a.csv", b'a\n"' + b"x" * 200000, r"a\.csv: not a valid csv file"),
+        ("a.csv", b'a\n"' + b"x" * 200000, r"a\.csv:2: no csv row begins here"),
+        ("a.csv", b'q,a\nA?,1\n"B?,2\n"C?",3\n', r"a\.csv:3: no csv row begins here .*close its"),
+        ("a.csv", b'q,a\nA?,1\nB?,"2\nC?,3\n', r"a\.csv:3: no csv row begins here"),
+        ("a.csv", b'q,a\n"say \\"x\\"",1\n', r"a\.csv:2: no csv row begins here"),
+        ("a.csv", b'q,a\nA?, "1"\n', r"a\.csv:2: a space before a quotation mark"),
+        ("a.csv", b"q,a,a\nA?,1,6\n", r"a\.csv:1: column 'a' occurs twice"),
+        ("a.csv", b"sep=;\nq;a\nA?;1\n", r"a\.csv:1: 'sep=;' is Excel's, .*remove it"),
+        ("a.jsonl", b'{"a": 1}\n{"a": 1, "a": 2}\n', r"a\.jsonl:2: .*key 'a' occurs twice"),
+        ("a.jsonl", b'{"a": {"b": 1, "b": 2}}\n', r"a\.jsonl:1: .*key 'b' occurs twice"),
+        ("a.json", b'[{"a": 1},\n{"a": 1, "a": 2}]', r"a\.json: row 2: .*key 'a' occurs twice"),
+        ("a.json", b'{"q": {"0": "A?"}, "a": {"0": 1}}', r"a\.json: one object of q, a.*'records'"),
+        ("a.json", b'{"data": [\n{"q": "A?"}]}', r"a\.json: one object of data"),
+        ("a.jsonl", b'{"q": ["A?"], "a": [1]}\n', r"a\.jsonl: one object of q, a"),
         ("a.parquet", b"PAR1", r"a\.parquet: not a readable parquet file"),
         ("a.txt", b"x", r"data\.gsm8k\.train\.path: .*a\.txt: expected a file that ends in"),
     ],
@@ -100,18 +148,19 @@ def test_a_missing_file_is_reported_as_one(tmp_path: Path):
 
 
 def test_the_hub_is_asked_by_name_split_and_revision(monkeypatch: pytest.MonkeyPatch):
+    import datasets
+
     asked = []
 
-    def load_dataset(*where: object, **how: object) -> list[dict]:
+    def load_dataset(*where: object, **how: object) -> datasets.Dataset:
         asked.append((where, how))
-        return [{"question": "q"}]
+        columns = datasets.Features(n=datasets.Value("float32"))
+        return datasets.Dataset.from_list([{"n": 0.1}], columns)
 
-    monkeypatch.setitem(
-        sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset, __spec__="found")
-    )
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     (row,) = read_rows(Source(path="openai/gsm8k", name="main", revision="abc"), KEY)
     assert asked == [(("openai/gsm8k", "main"), {"split": "train", "revision": "abc"})]
-    assert row.place == "openai/gsm8k[train]:1"
+    assert row.place == "openai/gsm8k[train]:1" and as_text(row.values["n"]) == "0.1"
 
 
 def test_an_unreachable_hub_is_one_line_with_the_key_and_the_way_out(

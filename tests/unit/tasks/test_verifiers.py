@@ -15,7 +15,8 @@ from dopsd.core.types import Problem
 from dopsd.tasks.custom.answers import extract, written
 from dopsd.tasks.custom.config import AnswerFormat
 from dopsd.tasks.custom.verifiers.base import Verifier
-from dopsd.tasks.custom.verifiers.config import VerifierConfig
+from dopsd.tasks.custom.verifiers.config import NumberConfig, VerifierConfig
+from dopsd.tasks.custom.verifiers.number import Number
 from dopsd.tasks.custom.verifiers.registry import make_verifier
 
 SECTION: TypeAdapter[Any] = TypeAdapter(VerifierConfig)
@@ -42,6 +43,18 @@ def score(gold: str, answer: str, **section: object) -> float:
         ("don't", "dont", {"ignore_punctuation": True}, 1),
         ("caf\u00e9", "cafe\u0301", {}, 1),
         ("caf\u00e9", "cafe\u0301", {"unicode": "keep"}, 0),
+        ("\uff21\ufb01 cafe\u0301", "Afi caf\u00e9", {}, 1),
+        ("102", "10\u00b2", {}, 0),
+        ("H2O", "H\u2082O", {}, 0),
+        ("10\u00b2", "10\u00b2", {}, 1),
+        ("-5", "5", {"ignore_punctuation": True}, 0),
+        ("3.5", "35", {"ignore_punctuation": True}, 0),
+        ("1,5", "15", {"ignore_punctuation": True}, 0),
+        (".5", "5", {"ignore_punctuation": True}, 0),
+        ("1/2", "12", {"ignore_punctuation": True}, 0),
+        ("6:30", "630", {"ignore_punctuation": True}, 0),
+        ("-5", '"(-5)."', {"ignore_punctuation": True}, 1),
+        ("covid-19, 5", "Covid19 (5)", {"ignore_punctuation": True, "ignore_case": True}, 1),
     ],
 )
 def test_exact_compares_after_its_switches(gold, answer, switches, wanted):
@@ -58,7 +71,7 @@ def test_exact_compares_after_its_switches(gold, answer, switches, wanted):
         ("3", "x3", {}, 0),  # part of a name
         ("2", "5-3 = 2", {}, 1),
         ("5", "5-3 = 2", {}, 0),
-        ("5", "5-3 = 2", {"which": "first"}, 1),
+        ("2", "5-3 = 2", {"which": "first"}, 1),
         ("9007199254740993", "9007199254740992", {}, 0),  # equal as floats
         ("0.3", "0.30000000000000004", {}, 0),
         ("0.3", "0.30000000000000004", {"tolerance": 1e-9}, 1),
@@ -76,6 +89,60 @@ def test_number_compares_values(gold, answer, switches, wanted):
 
 
 @pytest.mark.parametrize(
+    ("answer", "value"),
+    [
+        *(
+            ("1/2", None),
+            (r"\frac{1}{2}", None),
+            (r"\dfrac12", None),
+            ("10^6", None),
+            ("6:30", None),
+        ),
+        *((r"2^{10}", None), (r"3\times 4", None), ("3 * 4", None), ("2**5", None), ("3x", None)),
+        *((r"\sqrt{16}", None), (r"2\pi", None), ("10²", None), ("1½", None), ("0x10", None)),
+        *(("5 - 3", None), ("5-3", None), ("x - 5", None), ("- 5", None), ("\u20145", None)),
+        *(("±5", None), ("x^2 = 4 or 3", None), ("2024-05-01", None), ("1/2/2024", None)),
+        *(
+            ("3,5", None),
+            ("1,00,000", None),
+            ("12.345.678", None),
+            ("1_000", None),
+            ("1 000", None),
+        ),
+        *(("0,125", None), ("1'000", None), ("1.000,5", None), ("...5", None), ("(1,2)", None)),
+        *(("5 1/2", None), ("5 \u00bd", None), ("3\u20145", None), ("7, or 8", None)),
+        *((r"-\$5", "-5"), ("$-5", "-5"), ("\u22125", "-5"), (r"1{,}000", "1000")),
+        *((r"1\,000\,000", "1000000"), ("1\u202f000", "1000"), ("12,345.5", "12345.5")),
+        *(("It is **5**.", "5"), (r"\text{5} apples", "5"), ("5%", "5"), ("5 km/h", "5")),
+        *((r"90^\circ", "90"), ("x = 5", "5"), ("x=-5", "-5"), ("Answer: 5", "5"), ("(5)", "5")),
+        *(("3 + 4 = 7", "7"), ("3/4 of 8 is 6", "6"), ("$5/hour", "5"), ("a 5-day trip", "5")),
+        *(("\u7b54\u6848\u662f5\u3002", "5"), ("5 apples, 3 pears", "3"), ("5!", "5")),
+    ],
+)
+def test_a_part_of_an_expression_is_no_number(answer, value):
+    found = Number(NumberConfig()).value(answer)
+    assert (None if found is None else str(found)) == value
+
+
+@pytest.mark.parametrize(
+    "gold", ["3,5", "- 5", "0x10", "1_000", "\u20145", "1,00,000", "5 km", "1/2"]
+)
+def test_a_gold_answer_is_wholly_a_number_by_its_decimal_mark(gold):
+    assert verifier(type="number").fault(gold) is not None
+
+
+def test_a_decimal_comma_is_a_setting_and_holds_for_both_sides():
+    comma = {"type": "number", "decimal": ","}
+    for gold, answer, wanted in (
+        *(("3,5", "3,50", 1), ("3,5", "3.5", 0), ("3,5", "3", 0), ("1.000,5", "1000,5 €", 1)),
+        *(("1.000", "1000", 1), ("1000", "1.000.000", 0), ("-2,5", "x = -2,5.", 1)),
+    ):
+        assert verifier(**comma).fault(gold) is None
+        assert score(gold, answer, **comma) == wanted
+    assert "decimal mark ',' as in -1.000,5" in (verifier(**comma).fault("3.5") or "")
+
+
+@pytest.mark.parametrize(
     ("answer", "letter"),
     [
         ("B", "B"),
@@ -88,6 +155,25 @@ def test_number_compares_values(gold, answer, switches, wanted):
         ("The answer is B.", "B"),
         ("A dog barks, so it is B", "B"),
         ("(A) or (B)", None),
+        ("A and B", None),
+        ("The answer is A or B", None),
+        ("Answer: A, B", None),
+        ("The answer is A/B.", None),
+        ("Answer: (A) or (B)", None),
+        ("B. Paris or C. Rome", None),
+        ("The answer is not A", None),
+        ("It isn\u2019t B.", None),
+        ("Neither A nor B", None),
+        ("Option B is wrong", None),
+        ("B is not correct", None),
+        ("All except C", None),
+        ("I don't think it is C", None),
+        ("B. C.", None),
+        ("Not A but B", "B"),
+        ("C, not D", "C"),
+        ("The answer is B because C is wrong.", "B"),
+        ("B) red and a cat", "B"),
+        ("(C), and I am sure", "C"),
         ("E", None),
         ("Because", None),
         ("", None),
@@ -153,6 +239,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ('{"n": 1}', 1, 1),
         ('{"n": 1.0}', 1, 1),
         ('{"n": 2}', 1, 0),
+        ('{"n": 2, "n": 1}', 0, 0),
         ('{"n": true}', 0, 0),
         ('{"n": NaN}', 0, 0),
         ('{"n": 1,}', 0, 0),
@@ -201,15 +288,23 @@ def test_a_schema_may_refer_to_its_parts_and_name_a_property_as_a_keyword(here: 
 
 
 @pytest.mark.parametrize("start", [["python", "-u"], ["bash", "-e"], []])
-def test_a_program_is_a_script_of_a_project_or_starts_one(here: Path, start):
-    other = here.parents[1] / "other/data/external/s.py"
-    other.parent.mkdir(parents=True)
-    (other.parents[2] / "params.yaml").touch()
-    for script in ("data/external/s.py", str(here / "s.py"), str(other)):
-        (here / "s.py").touch()
+def test_a_program_is_a_script_of_the_project_or_starts_one(
+    here: Path, start, monkeypatch: pytest.MonkeyPatch
+):
+    rehearsal, absolute = here.parents[1] / "work/rehearse/x", str(here / "s.py")
+    (rehearsal / "data/external").mkdir(parents=True)
+    other = here.parents[1] / "other"
+    other.mkdir()
+    (here.parents[1] / "params.yaml").touch()
+    for folder, script in ((here.parents[1], "data/external/s.py"), (rehearsal, absolute)):
+        monkeypatch.chdir(folder)
+        (folder / "data/external/s.py").touch()
         program = [*start, script, "--level", "2"]
         section = SECTION.validate_python({"type": "command", "program": program})
         assert section.files == {f"program.{len(start)}": script}
+    monkeypatch.chdir(other)  # whose DVC does not watch that file
+    with pytest.raises(ValidationError, match="in data/external/"):
+        SECTION.validate_python({"type": "json_schema", "schema_file": str(here / "s.json")})
 
 
 @pytest.mark.parametrize(

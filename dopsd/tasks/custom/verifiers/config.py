@@ -10,21 +10,21 @@ import regex
 from pydantic import BeforeValidator, Field, field_validator
 
 from dopsd.core.errors import unknown
+from dopsd.core.files import WORK
 from dopsd.core.settings import Count, Section
 from dopsd.tasks.custom.verifiers.patterns import ANSWER, valid_pattern, with_known_names
 
 EXTERNAL = PurePosixPath("data/external")  # the folder of files that DVC watches
-SETTINGS = "params.yaml"  # every project has one
 
 
 def is_external(path: str) -> bool:
-    """Return whether a path is one of a file in data/external of this project or of another.
+    """Return whether a path is one of a file in data/external of this project.
 
-    A rehearsal runs in a folder of its own, with the files of the project.
+    A rehearsal runs in a folder of its own in the project's work/, with the project's files.
     """
     absolute, here = Path(path).absolute(), Path.cwd()
     roots = [p.parent.parent for p in absolute.parents if p.parts[-2:] == EXTERNAL.parts]
-    is_watched = any(root == here or (root / SETTINGS).is_file() for root in roots)
+    is_watched = any(root == here or here.is_relative_to(root / WORK) for root in roots)
     return is_watched and ".." not in absolute.parts
 
 
@@ -63,9 +63,9 @@ class ExactConfig(VerifierSettings):
 
     type: Literal["exact"] = "exact"  # the answer is the same text
     ignore_case: bool = False  # true: upper and lower case are equal
-    ignore_punctuation: bool = False  # true: drop punctuation
+    ignore_punctuation: bool = False  # true: drop punctuation, but for -5, 3.5 and 1/2
     white_space: Literal["keep", "collapse", "drop"] = "collapse"  # collapse: runs become one space
-    unicode: Literal["keep", "nfkc"] = "nfkc"  # nfkc: forms of one character are equal
+    unicode: Literal["keep", "nfkc"] = "nfkc"  # nfkc: forms of a character are equal; ² stays
 
 
 class NumberConfig(VerifierSettings):
@@ -74,6 +74,7 @@ class NumberConfig(VerifierSettings):
     type: Literal["number"] = "number"  # the answer is the same number: 1,000 is 1000, 3.0 is 3
     tolerance: Annotated[float, Field(ge=0)] = 0.0  # largest difference that counts as equal
     relative_tolerance: Annotated[float, Field(ge=0)] = 0.0  # the same as a share of the number
+    decimal: Literal[".", ","] = "."  # the decimal mark; the other one may group thousands
     which: Literal["first", "last"] = "last"  # the number that counts where the answer has several
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import require
+from dopsd.tasks.common.json_files import unambiguous
 from dopsd.tasks.custom.patterns import search
 
 if TYPE_CHECKING:
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def parse(text: str) -> tuple[bool, Any]:
-    """Return whether a text is JSON by the standard, which has no NaN, and its value."""
+    """Return whether a text is JSON without NaN and keys that occur twice, and its value."""
 
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is no JSON")
 
     try:
-        return True, json.loads(text, parse_constant=refuse)
+        return True, json.loads(text, parse_constant=refuse, object_pairs_hook=unambiguous)
     except (ValueError, RecursionError):
         return False, None
 

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from decimal import Context, Decimal, DecimalException
 from typing import TYPE_CHECKING
+
+from dopsd.tasks.common.numbers import numbers, only_number
 
 if TYPE_CHECKING:
     from dopsd.core.types import Problem
     from dopsd.tasks.custom.verifiers.config import NumberConfig
 
-NUMBER = re.compile(
-    r"(?<![\w.,])[-+]?[$€£]?"
-    r"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!,?\d)|\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3}(?!\d))?",
-    re.ASCII,
-)
-SIGNS = str.maketrans({"\u2212": "-", "\u2013": "-", "\u00a0": " ", "\u202f": " "})
-LONGEST = 60  # characters of a number; a longer run of digits is noise
 EXACTLY = Context(prec=200)  # digits of a difference
-
-
-def numbers(text: str) -> list[Decimal]:
-    """Return the numbers in a text, in order; commas and currency signs inside them are dropped."""
-    matches = (match[0] for match in NUMBER.finditer(text.translate(SIGNS)))
-    return [Decimal(re.sub("[,$€£]", "", item)) for item in matches if len(item) <= LONGEST]
 
 
 class Number:
@@ -33,23 +21,27 @@ class Number:
         self.absolute = Decimal(str(config.tolerance))
         self.relative = Decimal(str(config.relative_tolerance))
         self.which = {"first": 0, "last": -1}[config.which]
+        self.decimal = config.decimal
 
     def value(self, text: str) -> Decimal | None:
         """Return the number that counts in a text; None without one."""
-        values = numbers(text)
+        values = numbers(text, self.decimal)
         return values[self.which] if values else None
 
     def fault(self, answer: str) -> str | None:
-        """Require exactly one number."""
-        return None if len(numbers(answer)) == 1 else "one number"
+        """Require one number and nothing else."""
+        if only_number(answer, self.decimal) is not None:
+            return None
+        example = {".": "-1,000.5", ",": "-1.000,5"}[self.decimal]
+        return f"one number alone, with the decimal mark {self.decimal!r} as in {example},"
 
     def score(self, problem: Problem, answer: str) -> float:
         """Return 1 for the same number, else 0."""
-        value, gold = self.value(answer), self.value(problem.answer)
-        if value is None or gold is None:
+        found, gold = self.value(answer), only_number(problem.answer, self.decimal)
+        if found is None or gold is None:
             return 0.0
         try:
-            difference = abs(EXACTLY.subtract(value, gold))
+            difference = abs(EXACTLY.subtract(found, gold))
             allowed = max(self.absolute, EXACTLY.multiply(self.relative, abs(gold)))
         except DecimalException:
             return 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import regex
@@ -16,6 +17,21 @@ if TYPE_CHECKING:
     from dopsd.tasks.custom.verifiers.config import ChoiceConfig, ExactConfig, RegexConfig
 
 
+PUNCTUATION = regex.compile(  # group 1 stays: between digits, and the sign or point before them
+    r"((?<=\d)\p{P}(?=\d)|(?<!\w)\p{Pd}?\.?(?=\d))|\p{P}"
+)
+RAISED = ("<super>", "<sub>", "<fraction>")  # characters that NFKC would make digits: 10² is no 102
+
+
+def folded(text: str) -> str:
+    """Return a text in NFKC, but for raised and lowered characters and fractions."""
+    runs = groupby(text, lambda c: unicodedata.decomposition(c).startswith(RAISED))
+    return "".join(
+        "".join(run) if is_raised else unicodedata.normalize("NFKC", "".join(run))
+        for is_raised, run in runs
+    )
+
+
 class Exact:
     """Right if both texts are equal after the same normalisation."""
 
@@ -25,10 +41,9 @@ class Exact:
     def normal(self, text: str) -> str:
         """Return the normal form of a text."""
         c = self.config
-        text = unicodedata.normalize("NFKC", text) if c.unicode == "nfkc" else text
+        text = folded(text) if c.unicode == "nfkc" else text
         text = text.casefold() if c.ignore_case else text
-        if c.ignore_punctuation:
-            text = "".join(x for x in text if not unicodedata.category(x).startswith("P"))
+        text = PUNCTUATION.sub(r"\1", text) if c.ignore_punctuation else text
         if c.white_space == "keep":
             return text
         return (" " if c.white_space == "collapse" else "").join(text.split())
@@ -48,14 +63,28 @@ class Choice:
     def __init__(self, config: ChoiceConfig) -> None:
         self.letters = config.letters
         letters = f"[{config.letters}{config.letters.lower()}]"
-        upper = rf"(?:[{config.letters}](?<![AI])|[{config.letters}](?!\s+[a-z]))"  # not `A dog`
+        one = rf"[(\[*]{{0,4}}{letters}[)\].:*]{{0,4}}(?![\w'])"  # bounded: `((((` takes no time
+        second = rf"[)\].:*]*\s*(?:[,/&]|\b(?:or|and)\b)\s*{one}(?!\s+[a-z])"  # `B or C`
+        article = rf"(?!\s+(?!(?:or|and)\s+{one})[a-z])"  # `A dog`, but not `A or B`
+        upper = rf"(?:[{config.letters}](?<![AI])|[{config.letters}]{article})"
+        self.denied = re.compile(
+            r"(?i:(?:\b(?:not|cannot|never|nor|neither|except|than|instead of)|n't)\s+(?:be\s+)?"
+            r"(?:(?:think|believe)\s+(?:that\s+)?(?:it|this|the (?:correct )?answer)(?: is|'s)\s+)?"
+            rf"(?:(?:the\s+)?(?:option|answer|choice|letter)\s+)?){one}(?!\s+[a-z]+\s+[a-z])"
+            rf"|(?<![\w']){one}\s+(?i:is|was)(?i:n't|\s+(?:not|never|wrong|incorrect|false)\b)"
+        )
         self.patterns = [
             re.compile(rf"\s*[(\[*]*({letters})[)\].:*]*\s*"),  # the letter alone
-            re.compile(rf"\s*[(\[*]*({letters})[)\].:*]+\s[^()\[\]]*"),  # `b) some words`
+            re.compile(  # `b) some words`
+                rf"\s*[(\[*]*({letters})(?!{second})(?!(?s:.*)\b(?:or|and)\s+{letters}[)\].:])"
+                rf"(?![)\].:*]+\s*{one}\s*\Z)"
+                r"[)\].:*]+\s[^()\[\]]*"
+            ),
         ]
         self.searches = [
             re.compile(
                 rf"\b(?i:answer)(?: is)?\s*(?::\s*)?[(\[*]*({letters})(?![\w'])(?!\s+[a-z])"
+                rf"(?!{second})"
             ),
             re.compile(rf"[(\[]({letters})[)\]]"),
             re.compile(rf"(?<![\w'])({upper})(?![\w'])"),
@@ -64,10 +93,12 @@ class Choice:
     def letter(self, text: str) -> str | None:
         """Return the letter that a text names, in upper case.
 
-        The rules, in order: the letter alone, also in brackets; the letter with a bracket or stop
-        and words after it; the letter after `answer`; one in brackets; an upper-case letter that
-        stands alone. A rule by which the text names two letters gives none.
+        Letters that the text denies (`not A`, `A is wrong`) do not count. The rules, in order: the
+        letter alone, also in brackets; the letter with a bracket or stop and words after it; the
+        letter after `answer`; one in brackets; an upper-case letter that stands alone. A rule by
+        which the text names two letters gives none.
         """
+        text = self.denied.sub(" ", text.replace("\u2019", "'"))
         for pattern in self.patterns:
             if match := pattern.fullmatch(text):
                 return match[1].upper()
