@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -240,9 +241,7 @@ def end(pid: int, started: float) -> bool:
 
 
 def write_env(env: dict[str, str]) -> None:
-    """Write the servers' addresses to a file for shells to source, which else look elsewhere."""
-    (STATE / ENV).write_text(
-        "".join(
-            f"export {name}={env[name]}\n" for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")
-        )
-    )
+    """Write what shells need to reach the servers to a file for them to source."""
+    names = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "no_proxy", "NO_PROXY")
+    lines = [f"export {name}={shlex.quote(env[name])}\n" for name in names if name in env]
+    (STATE / ENV).write_text("".join(lines))

@@ -213,6 +213,10 @@ def main() -> int:
     parser.add_argument("--mlflow", help="with --server: MLflow; default: its port 5000")
     parser.add_argument("--name", help="with --server: name of this machine")
     args = parser.parse_args()
+    sys.path.append(str(ROOT))  # containers run this before dopsd is on their path
+    from dopsd.core.environment import bypass_proxies
+
+    bypass_proxies(args.host)
     try:
         if args.action == "up" and args.server:
             join(args.server, args.mlflow, args.name, environment(HOST, 4200, 5000))
