@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
     from mlflow import MlflowClient
 
+DATABASE = "sqlite:///mlflow.db"
 SERVICES = Path("work/services/services.json")  # written by `make up`
 START = {  # outside a checkout, which has `make up`
-    "MLflow": "mlflow server --backend-store-uri sqlite:///mlflow.db",
+    "MLflow": f"mlflow server --backend-store-uri {DATABASE}",
     "Prefect": "prefect server start",
 }
 MOST_METRICS = 1000  # metrics in a request, the limit of MLflow's API
@@ -62,11 +63,12 @@ def tracking_uri(configured: str | None) -> str:
     Args:
         configured: tracking.uri of params.yaml.
     """
-    return (
-        os.environ.get("MLFLOW_TRACKING_URI")
-        or configured
-        or f"sqlite:///{Path.cwd() / 'mlflow.db'}"
-    )
+    path = Path.cwd() / "mlflow.db"
+    # an address cannot name such a path: MLflow makes the folder of the text before it decodes it,
+    # and not all versions of SQLAlchemy decode it
+    is_odd = not {"%", "?"}.isdisjoint(str(path))
+    own = DATABASE if is_odd else f"sqlite:///{path}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or configured or own
 
 
 def local_port(service: str, default_port: int) -> int:
@@ -118,7 +120,9 @@ def connect(uri: str) -> MlflowClient:
 
     if not uri.startswith("sqlite:///"):
         return MlflowClient(uri)
-    with Path(uri.removeprefix("sqlite:///") + ".lock").open("w") as lock:
+    from sqlalchemy import make_url  # MLflow brings it
+
+    with Path(f"{make_url(uri).database}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         client = MlflowClient(uri)
         client.search_experiments(max_results=1)

@@ -44,7 +44,7 @@ def services(host: str, prefect: int, mlflow: int) -> list[Service]:
     # artifacts have a path, so that commands that read mlflow.db without a server find them too
     storage_options = (
         "--backend-store-uri",
-        os.environ.get("MLFLOW_BACKEND_STORE_URI", f"sqlite:///{ROOT / 'mlflow.db'}"),
+        os.environ.get("MLFLOW_BACKEND_STORE_URI", "sqlite:///mlflow.db"),
         "--default-artifact-root",
         (ROOT / "mlartifacts").as_uri(),
     )
@@ -131,7 +131,9 @@ def up(host: str, prefect: int | None, mlflow: int | None) -> None:
         end(int(state["worker"]["pid"]), state.pop("worker")["started"])
     sys.stdout.write("starting Prefect's server, MLflow and a worker, about half a minute\n")
     sys.stdout.flush()
-    start(server, env, state)
+    # relative, since Prefect makes an address of it for its database; the server begins in ROOT
+    (ROOT / ".prefect").mkdir(exist_ok=True)
+    start(server, env | {"PREFECT_HOME": ".prefect"}, state)
     start(tracking, env, state)
     wait_until_healthy(server, state)
     deploy(env)

@@ -248,6 +248,18 @@ def test_without_mlflow_training_is_silent_and_says_so_once(project, monkeypatch
     assert (scratch_folder(load_params().run("sudoku", "d_opsd", 0)) / "log.jsonl").is_file()
 
 
+def test_a_project_of_any_name_has_its_runs_and_artifacts_in_its_folder(tracked, monkeypatch):
+    folder = tracked.parent / "around" / "p%20q %2F a?b#c ü 'x' \"y\" +&;$"
+    shutil.copytree(tracked, folder)
+    monkeypatch.chdir(folder)
+    before = Path("mlflow.db").stat().st_size
+    assert main(["publish"]) == 0
+    client = connect(tracking_uri(None))
+    (run,) = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])
+    assert client.list_artifacts(run.info.run_id) and [*folder.glob("mlartifacts/*/*")]
+    assert [*folder.parent.iterdir()] == [folder] and Path("mlflow.db").stat().st_size > before
+
+
 def test_the_tracking_address_is_absolute_and_the_environment_goes_first(project, monkeypatch):
     assert tracking_uri(None) == f"sqlite:///{os.getcwd()}/mlflow.db"
     assert tracking_uri("http://a") == "http://a"
