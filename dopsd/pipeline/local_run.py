@@ -58,6 +58,9 @@ def run_here(request: RunRequest, params: Params) -> None:
     Raises:
         DopsdError: if a stage fails, or the run is stopped.
     """
+    from dopsd.pipeline.disk_model import require_room  # slow to import
+
+    require_room(params)
     with WriterLock("run"):
         changed = run_request.write(request)
     for line in changed:
