@@ -141,7 +141,11 @@ def evaluate_checkpoint(update: int, job: CheckpointEvalJob | None, after: objec
 def is_up_to_date(stage: str) -> bool:
     """Tell whether DVC has nothing to do for a stage."""
     process = subprocess.run(
-        [*DVC, "status", "--json", stage], capture_output=True, text=True, check=False
+        [*DVC, "status", "--json", stage],
+        capture_output=True,
+        text=True,
+        check=False,
+        encoding="utf-8",
     )
     return process.returncode == 0 and json.loads(process.stdout or "{}") == {}
 
@@ -220,7 +224,7 @@ def collect(run_keys: list[RunKey], name: str, after: object) -> Done:
 def publish(run_keys: list[RunKey], after: object) -> dict[str, Any]:
     """Copy runs, checkpoints and champion to MLflow, and show the results with links."""
     run("publish", (*DOPSD, "publish"), get_run_logger())
-    published = json.loads(PUBLISHED.read_text())
+    published = json.loads(PUBLISHED.read_text(encoding="utf-8"))
     for run_key in run_keys:
         show_result(run_key, links(published, run_key))
     return {"stage": "publish", "runs": [str(run_key) for run_key in run_keys]}

@@ -237,4 +237,4 @@ def scratch_since(started: float) -> Path:
     state = Path("work/train.json")
     if not state.is_file() or state.stat().st_mtime < started:
         return Path("work/not-yet")
-    return Path(json.loads(state.read_text())["scratch"] or "work/not-yet")
+    return Path(json.loads(state.read_text(encoding="utf-8"))["scratch"] or "work/not-yet")

@@ -226,9 +226,9 @@ def params(
     changed = differences(old, raw)
     if path.is_file() and changed:
         BEFORE.parent.mkdir(exist_ok=True)
-        BEFORE.write_text(path.read_text())
+        BEFORE.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
     if changed:
         tmp = path.with_name(f".{path.name}.tmp")
-        tmp.write_text(render(raw) if profile else in_layout(raw, path))
+        tmp.write_text(render(raw) if profile else in_layout(raw, path), encoding="utf-8")
         tmp.rename(path)
     return changed

@@ -64,7 +64,7 @@ def write_json(path: Path, value: object, is_shared: bool = False) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # one name, where possible: a killed process leaves at most one file
     tmp = own_name(path) if is_shared else path.with_name(f".{path.name}.tmp")
-    tmp.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+    tmp.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     tmp.rename(path)
 
 

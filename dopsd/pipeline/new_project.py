@@ -90,7 +90,9 @@ def _process(*command: str) -> subprocess.CompletedProcess[str]:
     """Run git or DVC on the folder that is named, whatever repository the environment names."""
     outer = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
     env = {name: value for name, value in os.environ.items() if name not in outer}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env=env, encoding="utf-8"
+    )
 
 
 def _fill(profile: str, is_in_repository: bool) -> None:
@@ -111,11 +113,11 @@ def _fill(profile: str, is_in_repository: bool) -> None:
 
 def _keep_settings(deployments: Path) -> None:
     """Let runs of a project take its params.yaml by default; a profile would replace the file."""
-    text = deployments.read_text()
+    text = deployments.read_text(encoding="utf-8")
     for entrypoint in ("train", "compare"):
         line = f"    entrypoint: flows/{entrypoint}.py:{entrypoint}\n"
         text = text.replace(line, f'{line}    parameters: {{profile: "{AS_IT_STANDS}"}}\n')
-    deployments.write_text(text)
+    deployments.write_text(text, encoding="utf-8")
 
 
 def _run(*command: str) -> None:

@@ -73,7 +73,7 @@ def tracking_uri(configured: str | None) -> str:
 
 def local_port(service: str, default_port: int) -> int:
     """Return the port of a service that `make up` started in this folder, or the default port."""
-    services = json.loads(SERVICES.read_text()) if SERVICES.is_file() else {}
+    services = json.loads(SERVICES.read_text(encoding="utf-8")) if SERVICES.is_file() else {}
     return int(services.get(service, {}).get("port", default_port))
 
 
@@ -83,7 +83,7 @@ def local_address(service: str) -> str:
     Args:
         service: prefect or mlflow.
     """
-    services = json.loads(SERVICES.read_text()) if SERVICES.is_file() else {}
+    services = json.loads(SERVICES.read_text(encoding="utf-8")) if SERVICES.is_file() else {}
     entry = services.get(service, {})
     if entry.get("port"):
         return f"http://{entry.get('host', '127.0.0.1')}:{int(entry['port'])}"
@@ -122,7 +122,7 @@ def connect(uri: str) -> MlflowClient:
         return MlflowClient(uri)
     from sqlalchemy import make_url  # MLflow brings it
 
-    with Path(f"{make_url(uri).database}.lock").open("w") as lock:
+    with Path(f"{make_url(uri).database}.lock").open("w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         client = MlflowClient(uri)
         client.search_experiments(max_results=1)
@@ -133,7 +133,7 @@ def connect(uri: str) -> MlflowClient:
 @contextmanager
 def _sync_lock(scratch: Path) -> Iterator[None]:
     """Hold a run's lock, so that two processes do not send the same steps."""
-    with (scratch / "tracking.lock").open("w") as lock:
+    with (scratch / "tracking.lock").open("w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -205,7 +205,11 @@ def whole_rows(log_file: Path) -> list[dict[str, Any]]:
     """Return the complete rows of a log, without a line that is still being written."""
     if not log_file.exists():
         return []
-    lines = [line for line in log_file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    lines = [
+        line
+        for line in log_file.read_text(encoding="utf-8").splitlines(keepends=True)
+        if line.endswith("\n")
+    ]
     return [json.loads(line) for line in lines]
 
 

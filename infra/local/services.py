@@ -93,6 +93,7 @@ def environment(host: str, prefect: int, mlflow: int) -> dict[str, str]:
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DVC_NO_ANALYTICS": "1",
         "DO_NOT_TRACK": "1",
+        "PYTHONUTF8": "1",
     }
 
 

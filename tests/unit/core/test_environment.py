@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.server
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -17,6 +19,7 @@ from conftest import ROOT
 from ports import free_port
 
 from dopsd.cli.main import main
+from dopsd.config.loading import load_params
 from dopsd.core.environment import bypass_proxies
 
 
@@ -79,3 +82,21 @@ def test_every_command_and_the_script_of_the_servers_bypass_proxies(server, tmp_
     found = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
     assert main(["explain", "D505"]) == 0 and "127.0.0.1" in os.environ["NO_PROXY"]
+
+
+@pytest.mark.skipif(not shutil.which("localedef"), reason="makes a locale")
+def test_params_yaml_stays_utf_8_in_another_locale(project):
+    made = ["localedef", "-i", "en_US", "-f", "ISO-8859-1", str(project / "en_US.ISO-8859-1")]
+    if subprocess.run(made, capture_output=True).returncode:
+        pytest.skip("no sources of locales")
+    env = os.environ | {"LOCPATH": str(project), "LC_ALL": "en_US.ISO-8859-1"}
+    env = {name: value for name, value in env.items() if name != "PYTHONUTF8"}
+    path = project / "größe → 1.yaml"
+    text = Path("params.yaml").read_text(encoding="utf-8")
+    path.write_text(f"# für Größe — → 日本\n{text}", encoding="utf-8")
+    for words in (["params", "--set", "train.checkpoint_every=3"], ["check"]):
+        command = [sys.executable, "-m", "dopsd", *words, "--params", path.name]
+        found = subprocess.run(command, env=env, capture_output=True, encoding="utf-8")
+        assert found.returncode == 0, found.stderr
+    assert path.read_text(encoding="utf-8").startswith("# für Größe — → 日本\n")
+    assert load_params(path).train.checkpoint_every == 3
