@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import json
+import shutil
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -23,6 +25,7 @@ from dopsd.config.profiles import (
 from dopsd.config.tasks import own_tasks
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
+from dopsd.core.files import rewrite
 from dopsd.core.settings import Section
 from dopsd.tasks.registry import TASKS
 
@@ -35,6 +38,8 @@ BEFORE = Path("work/params.before.yaml")  # a copy of the file that was replaced
 def single(key: str, value: object) -> Iterator[tuple[str, Any]]:
     """Yield the settings that a change sets, by dotted key: a section keeps what it does not name.
 
+    `{}` changes nothing, but for a section without values of its own, which it empties.
+
     Args:
         key: dotted key of a setting or a section.
         value: its value.
@@ -45,7 +50,9 @@ def single(key: str, value: object) -> Iterator[tuple[str, Any]]:
         kind = (
             fields[name].annotation if name in fields else get_args(kind)[1:] and get_args(kind)[1]
         )
-    if isinstance(value, dict) and any(map(_is_section, (kind, *get_args(kind)))):
+    fields = kind.model_fields if _is_section(kind) else {}
+    is_empty = value == {} and fields and all(field.default is None for field in fields.values())
+    if isinstance(value, dict) and not is_empty and any(map(_is_section, (kind, *get_args(kind)))):
         for name, inner in value.items():
             yield from single(f"{key}.{name}", inner)
     else:
@@ -224,11 +231,14 @@ def params(
         require(settings)
     add_sections(raw, settings)
     changed = differences(old, raw)
-    if path.is_file() and changed:
+    before = path.read_bytes() if path.is_file() else b""
+    if before and changed:
         BEFORE.parent.mkdir(exist_ok=True)
-        BEFORE.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+        BEFORE.unlink(missing_ok=True)
+        shutil.copy(path, BEFORE)
     if changed:
-        tmp = path.with_name(f".{path.name}.tmp")
-        tmp.write_text(render(raw) if profile else in_layout(raw, path), encoding="utf-8")
-        tmp.rename(path)
+        text = render(raw) if profile else in_layout(raw, path)
+        has_crlf = before.count(b"\r\n") > before.count(b"\n") / 2
+        encoding = "utf-8-sig" if before.startswith(codecs.BOM_UTF8) else "utf-8"
+        rewrite(path, text.replace("\n", "\r\n" if has_crlf else "\n").encode(encoding))
     return changed
