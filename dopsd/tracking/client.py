@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
 from dopsd.tracking.percent import with_percent
 
 if TYPE_CHECKING:
@@ -142,8 +144,18 @@ def experiment_id(client: MlflowClient, identity: Identity) -> str:
     """Return the experiment's id; create the experiment if it is missing.
 
     With a local database the artifacts go to ./mlartifacts, else where the server puts them.
+
+    Raises:
+        DopsdError: if the experiment is deleted.
     """
     experiment = client.get_experiment_by_name(identity.experiment)
+    if experiment and experiment.lifecycle_stage == "deleted":
+        raise DopsdError(
+            f"tracking: the experiment {identity.experiment} is deleted in {shown(identity.uri)};"
+            f" run `MLFLOW_TRACKING_URI={shown(identity.uri)} mlflow experiments restore -x"
+            f" {experiment.experiment_id}`, or name another in tracking.experiment",
+            code=Code.TRACKING_REFUSED,
+        )
     if experiment:
         return experiment.experiment_id
     artifacts = (Path.cwd() / "mlartifacts").as_uri() if identity.uri.startswith("sqlite") else None
