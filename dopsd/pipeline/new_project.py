@@ -25,6 +25,7 @@ TEMPLATE = Path(__file__).with_name("template")
 RENAMED = {
     "pipeline.yaml": "dvc.yaml",
     "pipeline.lock": "dvc.lock",
+    "gitattributes": ".gitattributes",
     "gitignore": ".gitignore",
     "dvcignore": ".dvcignore",
     "dvcconfig": ".dvc/config",
@@ -97,12 +98,12 @@ def _process(*command: str) -> subprocess.CompletedProcess[str]:
 
 def _fill(profile: str, is_in_repository: bool) -> None:
     """Complete the working directory, which holds the template's files."""
-    if not is_in_repository:
-        _run("git", "init", "--quiet")
+    _run("git", "init", "--quiet")  # DVC stages its files, under their present names
     for name in ("gitignore", "dvcignore"):  # before DVC, which would write others
         Path(name).rename(RENAMED[name])
-    subdir = ["--subdir"] if is_in_repository else []
-    _run(sys.executable, "-m", "dvc", "init", *subdir)
+    _run(sys.executable, "-m", "dvc", "init")
+    if is_in_repository:
+        shutil.rmtree(".git")
     for name, target in RENAMED.items():
         if Path(name).exists():
             Path(name).replace(target)
