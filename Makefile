@@ -130,7 +130,8 @@ types: install
 
 mlflow: install
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow server --workers 1 --host 127.0.0.1 --port $(or $(MLFLOW_PORT),5000) \
-		--backend-store-uri sqlite:///mlflow.db --no-serve-artifacts --default-artifact-root file://$(CURDIR)/mlartifacts
+		--backend-store-uri sqlite:///mlflow.db --no-serve-artifacts \
+		--default-artifact-root "$$(python -c 'import pathlib; print(pathlib.Path("mlartifacts").absolute().as_uri())')"
 
 # shells export HOST, and that must not open a port
 given = $(filter command,$(origin $(1)))

@@ -19,6 +19,7 @@ IMPORTING = "<frozen importlib._bootstrap>"  # the file of Python's own frames d
 
 def main() -> int:
     """Run the command line; return its exit status."""
+    _use_utf8()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's `&` ignores it
         signal.signal(signal.SIGINT, _interrupt)
         sys.unraisablehook = _unraisable
@@ -30,6 +31,18 @@ def main() -> int:
         return CODE
     finally:
         _end_at_once()
+
+
+def _use_utf8() -> None:
+    """Start again in Python's UTF-8 mode where the locale has another encoding.
+
+    Files, names of files, arguments and output then are UTF-8, in all libraries and processes.
+    """
+    if sys.getfilesystemencoding() != "utf-8":
+        import os
+
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
 def _run() -> int:

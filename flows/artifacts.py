@@ -89,7 +89,7 @@ def percent(value: float) -> str:
 
 def show_checkpoints(run_key: RunKey) -> None:
     """Show the accuracy of every checkpoint on the selection split; the selected one is marked."""
-    chosen = json.loads((run_key.folder / "best" / "select.json").read_text())
+    chosen = json.loads((run_key.folder / "best" / "select.json").read_text(encoding="utf-8"))
     began_with = started_from(run_key.folder) or "base"
     rows = [
         {
@@ -136,8 +136,8 @@ def result(run_key: RunKey, links: dict[str, str]) -> str:
         run_key: Task, method and seed.
         links: Addresses in the MLflow UI by name.
     """
-    tested = json.loads((run_key.folder / "test" / "paired.json").read_text())
-    costs = json.loads((run_key.folder / "train.json").read_text())
+    tested = json.loads((run_key.folder / "test" / "paired.json").read_text(encoding="utf-8"))
+    costs = json.loads((run_key.folder / "train.json").read_text(encoding="utf-8"))
     chosen = tested["selected"]
     lines = [
         f"# {run_key}",

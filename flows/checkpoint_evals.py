@@ -51,7 +51,7 @@ def gpus() -> list[str]:
     if shutil.which("nvidia-smi") is None:
         return []
     output = subprocess.run(
-        ["nvidia-smi", "-L"], capture_output=True, text=True, check=False
+        ["nvidia-smi", "-L"], capture_output=True, text=True, check=False, encoding="utf-8"
     ).stdout
     return [
         str(i)

@@ -176,14 +176,16 @@ def show_machines(spread: Spread) -> None:
 def compare_runs(runs: list[str]) -> None:
     """Write table and figure to reports/compare/, and show the table as an artifact."""
     run("compare", (*DOPSD, "compare", *runs), get_run_logger())
-    get_run_logger().info("wrote table and figure to reports/compare/:\n%s", TABLE.read_text())
+    get_run_logger().info(
+        "wrote table and figure to reports/compare/:\n%s", TABLE.read_text(encoding="utf-8")
+    )
     figure_note = (
         "\n\nFigure of accuracy against updates, rollouts and seconds:"
         " `reports/compare/accuracy.png`. Report, one HTML file:"
         " `reports/compare/comparison.html`.\n"
     )
     create_markdown_artifact(
-        TABLE.read_text() + figure_note,
+        TABLE.read_text(encoding="utf-8") + figure_note,
         key="comparison",
         description=f"{len(runs)} runs side by side",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
@@ -11,6 +12,7 @@ from prefect.client.schemas.filters import (
     FlowFilter,
     FlowFilterName,
     FlowRunFilter,
+    FlowRunFilterExpectedStartTime,
     FlowRunFilterName,
     FlowRunFilterState,
     FlowRunFilterStateType,
@@ -25,13 +27,14 @@ from flows.submission import deployment
 COMPARE = "dopsd-compare"
 PAGE = 200  # rows of an answer, the server's limit
 LISTED = 10  # names in a message
+SKEW = timedelta(minutes=1)  # of the server's clock: a run that starts later is planned
 ID = re.compile("[0-9a-f-]{1,36}")  # of a run, or its beginning
 
 
 def find(client: SyncPrefectClient, command: str, name: str | None) -> FlowRun:
-    """Return the run of this name or beginning of an id; without one the newest that has not ended.
+    """Return the run of this name or beginning of an id; without one the newest in progress.
 
-    Running runs go before those that wait.
+    Running runs go before those that wait. A run that is planned for later is not in progress.
 
     Raises:
         DopsdError: if there is none, or if several ids begin so.
@@ -60,6 +63,7 @@ def runs(
     only: FlowRunFilter | None = None,
     most: int | None = None,
     offset: int = 0,
+    sort: FlowRunSort = FlowRunSort.EXPECTED_START_TIME_DESC,
 ) -> list[FlowRun]:
     """Return the newest runs of the deployment, newest first.
 
@@ -69,12 +73,13 @@ def runs(
         only: Which runs count; None: all.
         most: Number of runs; None: PAGE, the most.
         offset: Number of newer runs to leave out.
+        sort: Another order, which also says which runs are left out.
     """
     of_deployment = DeploymentFilter(id=DeploymentFilterId(any_=[deployment(client, command).id]))
     return client.read_flow_runs(
         deployment_filter=of_deployment,
         flow_run_filter=only,
-        sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+        sort=sort,
         limit=most or PAGE,
         offset=offset,
     )
@@ -113,17 +118,29 @@ def running(client: SyncPrefectClient, command: str) -> list[FlowRun]:
     return runs(client, command, _in_state(FlowRunFilterStateType(any_=[StateType.RUNNING])))
 
 
-def _in_state(kind: FlowRunFilterStateType) -> FlowRunFilter:
-    return FlowRunFilter(state=FlowRunFilterState(type=kind))
+def _in_state(
+    kind: FlowRunFilterStateType, start: FlowRunFilterExpectedStartTime | None = None
+) -> FlowRunFilter:
+    return FlowRunFilter(state=FlowRunFilterState(type=kind), expected_start_time=start)
 
 
 def _in_progress(client: SyncPrefectClient, command: str) -> FlowRun:
-    active = _in_state(FlowRunFilterStateType(not_any_=sorted(TERMINAL_STATES)))
+    soon = datetime.now(UTC) + SKEW
+    alive = FlowRunFilterStateType(not_any_=sorted(TERMINAL_STATES))
+    active = _in_state(alive, FlowRunFilterExpectedStartTime(before_=soon))
     if found := running(client, command) or runs(client, command, active, most=1):
         return found[0]
     if compared := comparisons(client, active):
         raise DopsdError(_of_comparison(command, compared[0].name), code=Code.NO_RUN)
-    newest = runs(client, command, most=1)
+    over = FlowRunFilterStateType(any_=sorted(TERMINAL_STATES))
+    newest = runs(client, command, _in_state(over), most=1)
     last = f"; the last was {newest[0].name} ({newest[0].state_name})" if newest else ""
+    planned = _in_state(alive, FlowRunFilterExpectedStartTime(after_=soon))
+    next_one = runs(client, command, planned, most=1, sort=FlowRunSort.EXPECTED_START_TIME_ASC)
+    for run in next_one:
+        last += (
+            f"; the next one is {run.name}, planned for {run.expected_start_time:%Y-%m-%d %H:%M}"
+        )
+        last += f" UTC (`dopsd cancel {run.name}` stops it)"
     message = f"{command}: no run is in progress{last}; `dopsd run` starts one"
     raise DopsdError(message, code=Code.NO_RUN)

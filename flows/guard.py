@@ -31,7 +31,7 @@ def main(words: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _close_input)
     LOCK.parent.mkdir(exist_ok=True)
-    with LOCK.open("a") as lock:
+    with LOCK.open("a", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         # if this process is killed, the command sees it and stops by itself
         env = os.environ | {"DOPSD_GUARD": str(os.getpid())}

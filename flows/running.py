@@ -52,7 +52,7 @@ def begin(log: Log) -> None:
     _is_stopping.clear()
     LOCK.parent.mkdir(exist_ok=True)
     warned_at = 0.0
-    with LOCK.open("a") as lock:
+    with LOCK.open("a", encoding="utf-8") as lock:
         while True:
             try:
                 return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -127,7 +127,7 @@ def run(
     """
     listener = listener or OutputListener()
     path = new_log(name)
-    with path.open("w") as output:
+    with path.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
             [sys.executable, str(GUARD), *words],
             stdin=subprocess.PIPE,
@@ -139,7 +139,7 @@ def run(
     _running.add(process)
     lines: list[str] = []
     is_taken_away, asked_at = False, time.monotonic()
-    with path.open(errors="replace") as reader:
+    with path.open(errors="replace", encoding="utf-8") as reader:
         try:
             while process.poll() is None and not _is_stopping.is_set() and not is_taken_away:
                 _log_new_lines(reader, lines, log, listener)

@@ -14,7 +14,6 @@ from prefect.cache_policies import NO_CACHE, CachePolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 
-from dopsd.config.loading import load_params
 from dopsd.core.environment import RESTORE_ONLY
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
@@ -24,6 +23,7 @@ from dopsd.pipeline.disk_model import require_room
 from dopsd.pipeline.dvc_remote import remote_problem
 from dopsd.pipeline.run_request import RunRequest
 from dopsd.pipeline.writer_lock import WriterLock
+from dopsd.training.origin import allowance
 from flows.artifacts import SERVER_ERRORS, ProgressBar, show_checkpoints, show_result
 from flows.checkpoint_evals import CheckpointEvalJob
 from flows.running import DOPSD, DVC, CommandFailed, run
@@ -63,12 +63,13 @@ RETRIED: TaskOptions = {
 
 
 @task(name="settings", task_run_name="settings", cache_policy=NO_CACHE)
-def write_settings(request: RunRequest) -> dict[str, Any]:
-    """Write params.yaml for this run; a wrong key fails the run before anything else happens."""
+def write_settings(request: RunRequest, can_retrain: bool = False) -> dict[str, Any]:
+    """Write params.yaml for this run; what is refused leaves the file as it is."""
     log = get_run_logger()
     try:
         # without the lock, a stage of another writer would read these settings as its own
         with WriterLock("settings", tell=log.warning):
+            require_room(run_request.check(request, can_retrain or bool(allowance())))
             changed = run_request.write(request)
     except DopsdError as error:
         lines = [line.removeprefix("--set: ") for line in str(error).splitlines()]
@@ -76,7 +77,6 @@ def write_settings(request: RunRequest) -> dict[str, Any]:
         raise DopsdError(message, code=error.code) from None
     for line in changed or ["params.yaml: nothing to change"]:
         log.info(line)
-    require_room(load_params())
     return {"stage": "settings", "changed": len(changed)}
 
 
@@ -141,7 +141,11 @@ def evaluate_checkpoint(update: int, job: CheckpointEvalJob | None, after: objec
 def is_up_to_date(stage: str) -> bool:
     """Tell whether DVC has nothing to do for a stage."""
     process = subprocess.run(
-        [*DVC, "status", "--json", stage], capture_output=True, text=True, check=False
+        [*DVC, "status", "--json", stage],
+        capture_output=True,
+        text=True,
+        check=False,
+        encoding="utf-8",
     )
     return process.returncode == 0 and json.loads(process.stdout or "{}") == {}
 
@@ -220,7 +224,7 @@ def collect(run_keys: list[RunKey], name: str, after: object) -> Done:
 def publish(run_keys: list[RunKey], after: object) -> dict[str, Any]:
     """Copy runs, checkpoints and champion to MLflow, and show the results with links."""
     run("publish", (*DOPSD, "publish"), get_run_logger())
-    published = json.loads(PUBLISHED.read_text())
+    published = json.loads(PUBLISHED.read_text(encoding="utf-8"))
     for run_key in run_keys:
         show_result(run_key, links(published, run_key))
     return {"stage": "publish", "runs": [str(run_key) for run_key in run_keys]}

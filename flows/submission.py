@@ -79,7 +79,11 @@ def _no_server(command: str) -> str:
 
 def deployment_name() -> str:
     """Return the deployment that trains in this workspace."""
-    return f"{DEPLOYMENT}-{MACHINE.read_text().strip()}" if MACHINE.is_file() else DEPLOYMENT
+    return (
+        f"{DEPLOYMENT}-{MACHINE.read_text(encoding='utf-8').strip()}"
+        if MACHINE.is_file()
+        else DEPLOYMENT
+    )
 
 
 def deployment(client: SyncPrefectClient, command: str) -> DeploymentResponse:

@@ -21,7 +21,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.fingerprint import checkout_digest
 from dopsd.core.paths import RunKey
-from dopsd.pipeline.run_request import RunRequest
+from dopsd.pipeline.run_request import RunRequest, check
 from dopsd.training.origin import ALLOWANCE
 from dopsd.training.run_start import OTHER_CODE
 from flows import checkpoint_evals, server, stages
@@ -109,6 +109,21 @@ def require_code(digest: str | None) -> None:
         )
 
 
+def require_spare(processes: int, devices: int) -> None:
+    """Check that training leaves a GPU for evaluations.
+
+    Raises:
+        DopsdError: if it takes all.
+    """
+    if devices <= processes:
+        raise DopsdError(
+            f"evaluate_while_training: training uses all {devices} GPUs"
+            f" (launch.processes {processes}); leave the parameter empty, or lower"
+            " launch.processes",
+            code=Code.NO_GPU,
+        )
+
+
 def run_stages(
     request: RunRequest,
     evaluate_while_training: bool | None,
@@ -128,17 +143,13 @@ def run_stages(
     """
     if stages.is_sharing.is_set():
         stages.require_remote()
-    done: object = stages.write_settings(request)
+    devices = checkpoint_evals.gpus()
+    if evaluate_while_training and devices:
+        require_spare(check(request, can_retrain=True).launch.processes, len(devices))
+    done: object = stages.write_settings(request, allow_retrain)
     params = load_params()
-    cells, devices = run_keys(params), checkpoint_evals.gpus()
-    training, spare = devices[: params.launch.processes], devices[params.launch.processes :]
-    if evaluate_while_training and devices and not spare:
-        raise DopsdError(
-            f"evaluate_while_training: training uses all {len(devices)} GPUs"
-            f" (launch.processes {params.launch.processes}); leave the parameter empty, or lower"
-            " launch.processes",
-            code=Code.NO_GPU,
-        )
+    cells, processes = run_keys(params), params.launch.processes
+    training, spare = devices[:processes], devices[processes:]
     is_concurrent = bool(spare) if evaluate_while_training is None else evaluate_while_training
     bases = {}
     for name in params.matrix.tasks:
@@ -226,4 +237,4 @@ def scratch_since(started: float) -> Path:
     state = Path("work/train.json")
     if not state.is_file() or state.stat().st_mtime < started:
         return Path("work/not-yet")
-    return Path(json.loads(state.read_text())["scratch"] or "work/not-yet")
+    return Path(json.loads(state.read_text(encoding="utf-8"))["scratch"] or "work/not-yet")

@@ -35,7 +35,9 @@ class Variant(Section):
 def variants_of(algorithm: str) -> dict[str, Variant]:
     """Return the variants of an algorithm, by the name that reports give them."""
     path = files(ALGORITHMS.packages[algorithm]) / "variants.yaml"
-    named = YAML(typ="safe", pure=True).load(path.read_text()) if path.is_file() else {}
+    named = (
+        YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    )
     return {name: Variant.model_validate(values) for name, values in named.items()}
 
 

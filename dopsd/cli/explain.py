@@ -32,7 +32,7 @@ def add_explain(commands: Commands) -> None:
 @cache
 def groups() -> dict[str, dict[str, dict[str, str]]]:
     """Return title, cause and fix by group and code."""
-    text = files("dopsd.cli").joinpath("explanations.yaml").read_text()
+    text = files("dopsd.cli").joinpath("explanations.yaml").read_text(encoding="utf-8")
     explanations: dict[str, dict[str, dict[str, str]]] = YAML(typ="safe", pure=True).load(text)
     return explanations
 

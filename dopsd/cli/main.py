@@ -20,6 +20,7 @@ from dopsd.cli.overview import CLOSING, overview
 from dopsd.cli.parser import SHELLS, Parser, PrintCompletion
 from dopsd.cli.stages import DVC, PARALLEL, STAGES
 from dopsd.config.loading import load_params
+from dopsd.core.environment import bypass_proxies
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError, readable, unknown, with_code
 from dopsd.core.progress import outlive_readers
@@ -194,6 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.command in (*STAGES, *DVC):
         end_with_parent()
     use_expandable_segments()
+    bypass_proxies()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if arguments.command not in ONLINE:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")

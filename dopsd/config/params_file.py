@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import json
+import shutil
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.config.layout import in_layout, render
@@ -23,9 +25,42 @@ from dopsd.config.profiles import (
 from dopsd.config.tasks import own_tasks
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
+from dopsd.core.files import rewrite
+from dopsd.core.settings import Section
 from dopsd.tasks.registry import TASKS
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 BEFORE = Path("work/params.before.yaml")  # a copy of the file that was replaced
+
+
+def single(key: str, value: object) -> Iterator[tuple[str, Any]]:
+    """Yield the settings that a change sets, by dotted key: a section keeps what it does not name.
+
+    `{}` changes nothing, but for a section without values of its own, which it empties.
+
+    Args:
+        key: dotted key of a setting or a section.
+        value: its value.
+    """
+    kind: Any = Params
+    for name in key.split("."):
+        fields = kind.model_fields if _is_section(kind) else {}
+        kind = (
+            fields[name].annotation if name in fields else get_args(kind)[1:] and get_args(kind)[1]
+        )
+    fields = kind.model_fields if _is_section(kind) else {}
+    is_empty = value == {} and fields and all(field.default is None for field in fields.values())
+    if isinstance(value, dict) and not is_empty and any(map(_is_section, (kind, *get_args(kind)))):
+        for name, inner in value.items():
+            yield from single(f"{key}.{name}", inner)
+    else:
+        yield key, value
+
+
+def _is_section(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)
 
 
 def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
@@ -33,7 +68,8 @@ def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
 
     Args:
         raw: the settings as read from YAML.
-        changes: `key=value` with a dotted key and a YAML value, such as `train.updates=50`.
+        changes: `key=value` with a dotted key and a YAML value, such as `train.updates=50`. The
+            value of a section is merged into it.
 
     Returns:
         `raw`, not yet checked: that is up to `checked`.
@@ -50,16 +86,16 @@ def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
             )
         hint = f'; a pattern goes in quotes: {key}="..."' if set(text) & set("[]{}") else ""
         label = f"--set {change:.200}: {text[:80]!r} is not a YAML value{hint}"
-        value = parse_yaml(text, label)
-        *path, last = key.split(".")
-        section = raw
-        for part in path:
-            inner = section.get(part, {})
-            if not isinstance(inner, dict):
-                raise DopsdError(f"--set {change}: {part} is not a section", code=Code.CHANGE)
-            section[part] = dict(inner)  # a copy: an alias of YAML may share it with another key
-            section = section[part]
-        section[last] = value
+        for name, value in single(key, parse_yaml(text, label)):
+            *path, last = name.split(".")
+            section = raw
+            for part in path:
+                inner = section.get(part, {})
+                if not isinstance(inner, dict):
+                    raise DopsdError(f"--set {change}: {part} is not a section", code=Code.CHANGE)
+                section[part] = dict(inner)  # a copy: an alias of YAML may share it
+                section = section[part]
+            section[last] = value
     return raw
 
 
@@ -195,11 +231,14 @@ def params(
         require(settings)
     add_sections(raw, settings)
     changed = differences(old, raw)
-    if path.is_file() and changed:
+    before = path.read_bytes() if path.is_file() else b""
+    if before and changed:
         BEFORE.parent.mkdir(exist_ok=True)
-        BEFORE.write_text(path.read_text())
+        BEFORE.unlink(missing_ok=True)
+        shutil.copy(path, BEFORE)
     if changed:
-        tmp = path.with_name(f".{path.name}.tmp")
-        tmp.write_text(render(raw) if profile else in_layout(raw, path))
-        tmp.rename(path)
+        text = render(raw) if profile else in_layout(raw, path)
+        has_crlf = before.count(b"\r\n") > before.count(b"\n") / 2
+        encoding = "utf-8-sig" if before.startswith(codecs.BOM_UTF8) else "utf-8"
+        rewrite(path, text.replace("\n", "\r\n" if has_crlf else "\n").encode(encoding))
     return changed

@@ -105,6 +105,7 @@ class Code(Enum):
     PLUGIN_PAGE = "D805"
     PUSH_REFUSED = "D806"
     SERVED_DIFFERS = "D807"
+    TRACKING_REFUSED = "D808"
 
     # runs with Prefect
     RUN_SERVER = "D901"

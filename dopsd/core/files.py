@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import filecmp
 import json
 import os
 import shutil
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,8 +66,35 @@ def write_json(path: Path, value: object, is_shared: bool = False) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # one name, where possible: a killed process leaves at most one file
     tmp = own_name(path) if is_shared else path.with_name(f".{path.name}.tmp")
-    tmp.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+    tmp.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     tmp.rename(path)
+
+
+def rewrite(path: Path, content: bytes) -> None:
+    """Replace the content of a user's file; links to it, its mode and its owner stay.
+
+    It is replaced whole or not at all, but for a file with hard links or a mount of its own.
+    """
+    target = path.resolve()
+    status = target.stat() if target.exists() else None
+    if status and status.st_nlink > 1:
+        target.write_bytes(content)
+        return
+    tmp = target.with_name(f".{target.name}.tmp")
+    tmp.unlink(missing_ok=True)
+    tmp.touch(0o600 if status else 0o666)
+    tmp.write_bytes(content)
+    if status:
+        with contextlib.suppress(PermissionError):
+            os.chown(tmp, status.st_uid, status.st_gid)
+        tmp.chmod(stat.S_IMODE(status.st_mode))
+    try:
+        tmp.rename(target)
+    except OSError as error:
+        if error.errno != errno.EBUSY:  # a container mounts the file alone
+            raise
+        target.write_bytes(content)
+        tmp.unlink()
 
 
 def own_name(path: Path) -> Path:

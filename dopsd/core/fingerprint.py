@@ -65,7 +65,7 @@ def imported(
         with_types: also count imports for type checkers alone (`if TYPE_CHECKING:`).
         packages: names of the top-level packages that count.
     """
-    names = _imports(path.read_text(), with_types)
+    names = _imports(path.read_text(encoding="utf-8"), with_types)
     in_packages = {name for name in names if name.partition(".")[0] in packages and "." in name}
     return {name for name in in_packages if _is_module(name)}
 
@@ -121,7 +121,7 @@ def code_digest(path: Path) -> str:
 
     Comments, docstrings and layout do not change the digest.
     """
-    return _code_digest(path.read_text())
+    return _code_digest(path.read_text(encoding="utf-8"))
 
 
 @cache

@@ -57,7 +57,7 @@ def append_lines(path: Path, values: Iterable[Any]) -> None:
     A last line that a kill left without a line break is closed first.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as out:
+    with path.open("a", encoding="utf-8") as out:
         fcntl.flock(out, fcntl.LOCK_EX)
         is_torn = path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
         out.write(

@@ -20,7 +20,9 @@ def device_name(device: torch.device) -> str:
 
         return torch.cuda.get_device_name(device)
     info = Path("/proc/cpuinfo")
-    lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
+    lines = (
+        info.read_text(errors="replace", encoding="utf-8").splitlines() if info.is_file() else []
+    )
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return f"{models[0] if models else platform.processor() or platform.machine()} (CPU)"
 

@@ -33,7 +33,7 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
         {name for row in rows for name in row}, key=lambda name: (name != "update", name)
     )
     tmp = path.with_name(f".{path.name}.tmp")
-    with tmp.open("w", newline="") as out:
+    with tmp.open("w", newline="", encoding="utf-8") as out:
         writer = csv.DictWriter(out, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
@@ -49,7 +49,7 @@ def read_table(path: Path) -> list[dict[str, Any]]:
         DopsdError: if the file is not a table, or a row has more or fewer cells than the header.
     """
     try:
-        with path.open(newline="") as lines:
+        with path.open(newline="", encoding="utf-8") as lines:
             rows = list(csv.DictReader(lines))
     except (UnicodeDecodeError, csv.Error) as error:
         raise DopsdError(

@@ -84,10 +84,8 @@ def _is_alive(process: str) -> bool:
     An ended process stays a zombie until its parent reads its status.
     """
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in (
-            "Z",
-            "X",
-        )
+        status = Path(f"/proc/{process}/stat").read_bytes()
+        return status.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
     except FileNotFoundError:
         return False
 

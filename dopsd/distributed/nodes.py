@@ -121,7 +121,12 @@ def _ssh() -> list[str]:
 def _check(host: str) -> None:
     test = shlex.join(["test", "-x", sys.executable, "-a", "-d", str(Path.cwd())])
     process = subprocess.run(
-        [*_ssh(), host, test], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        [*_ssh(), host, test],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        encoding="utf-8",
     )
     if process.returncode:
         said = " ".join(process.stderr.split())[-200:]

@@ -64,7 +64,7 @@ def tables_of(algorithm: str) -> Iterator[PublishedTable]:
     path = files(ALGORITHMS.packages[algorithm]) / "published.yaml"
     if not path.is_file():
         return
-    for table in YAML(typ="safe", pure=True).load(path.read_text()):
+    for table in YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")):
         try:
             yield PublishedTable.model_validate(table)
         except ValidationError as error:

@@ -170,7 +170,7 @@ def write_verdicts(
     """Write one JSON line for each generation, under a temporary name until all are written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tmp = own_name(path)
-    with tmp.open("w") as stream:
+    with tmp.open("w", encoding="utf-8") as stream:
         for file_generations, file_scores in zip(generations, scores, strict=True):
             for g, v in zip(file_generations, file_scores, strict=True):
                 row = {

@@ -104,7 +104,8 @@ def weight_files(folder: Path) -> Mapping[Path, set[str] | None]:
         raise DopsdError(f"{folder}: {problem} {WHOLE}, or shards with {INDEX}", code=Code.WEIGHTS)
     files: dict[Path, set[str]] = {}
     try:
-        for name, file in json.loads((folder / INDEX).read_text())["weight_map"].items():
+        index = json.loads((folder / INDEX).read_bytes())
+        for name, file in index["weight_map"].items():
             files.setdefault(folder / Path(file).name, set()).add(name)
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise DopsdError(

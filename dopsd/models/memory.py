@@ -46,7 +46,7 @@ def peak(device: torch.device, work: Callable[[], Any]) -> int:
         work()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device)
-    Path("/proc/self/clear_refs").write_text(PEAK_AGAIN)
+    Path("/proc/self/clear_refs").write_text(PEAK_AGAIN, encoding="utf-8")
     work()
     return _kilobytes("/proc/self/status", "VmHWM") * 1024
 
@@ -75,7 +75,8 @@ def _container() -> float:
     """Return the bytes that the container's limit leaves (cgroup v2); infinity without a limit."""
     try:
         limit, used = (
-            (CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current")
+            (CGROUP / name).read_text(encoding="utf-8").strip()
+            for name in ("memory.max", "memory.current")
         )
     except OSError:
         return math.inf
@@ -83,5 +84,5 @@ def _container() -> float:
 
 
 def _kilobytes(path: str, name: str) -> int:
-    lines = Path(path).read_text().splitlines()
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))

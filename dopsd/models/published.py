@@ -91,7 +91,7 @@ def _rows(architecture: str, package: str) -> tuple[Published, ...]:
         if not path.is_file():
             continue
         try:
-            rows = YAML(typ="safe", pure=True).load(path.read_text()) or {}
+            rows = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")) or {}
             return tuple(Published(name, architecture, **row) for name, row in rows.items())
         except (YAMLError, TypeError, AttributeError) as error:
             reason = " ".join(str(error).split())[:120]

@@ -58,7 +58,9 @@ def write_shards(
 def write_index(plan: StateDictSplit, folder: Path, **metadata: object) -> None:
     """Write the index of shards, as transformers does, with more metadata."""
     index = {"metadata": plan.metadata | metadata, "weight_map": plan.tensor_to_filename}
-    (folder / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
+    (folder / INDEX).write_text(
+        json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8"
+    )
 
 
 def write_config(model: Denoiser, dtype: torch.dtype, folder: Path) -> None:

@@ -127,7 +127,7 @@ def write(params: Params, name: str, out: Path = OUT) -> str:
     }
     text, values = table(params, name, rows)
     with fresh_folder(out / name) as tmp:
-        (tmp / "ablation.md").write_text(text)
+        (tmp / "ablation.md").write_text(text, encoding="utf-8")
         write_json(tmp / "ablation.json", values)
         draw(rows, f"{name}: {params.ablate.method} on {params.ablate.task}", tmp / "accuracy.png")
     log(f"ablate: {out / name}/ablation.md, ablation.json and accuracy.png")

@@ -23,7 +23,7 @@ def _is_in_use(folder: Path) -> bool:
     """Tell whether a trainer or a push holds the folder's lock."""
     if not (folder / "lock").is_file():
         return False
-    with (folder / "lock").open() as lock:
+    with (folder / "lock").open(encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

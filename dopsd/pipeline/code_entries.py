@@ -76,7 +76,7 @@ def recipe(path: Path) -> int | None:
         DopsdError: if `RECIPE` is no whole number.
     """
     file = path / "__init__.py" if path.is_dir() else path
-    for node in ast.parse(file.read_text()).body:
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             value = ast.unparse(node.value)
@@ -192,12 +192,12 @@ def _write(path: Path, text: str) -> None:
     for link in (path, *path.parents):
         if link.is_symlink():
             link.unlink()
-    if path.is_file() and path.read_text() == text:
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
         return
     _make_room(path.parent if path.name == "__init__.py" else path, "a recipe number")
     path.parent.mkdir(parents=True, exist_ok=True)
     tmp = path.with_name(f".{path.name}.tmp")
-    tmp.write_text(text)
+    tmp.write_text(text, encoding="utf-8")
     tmp.replace(path)
 
 
@@ -217,4 +217,6 @@ def _make_room(path: Path, entry: str) -> None:
 
 
 def _is_number(path: Path) -> bool:
-    return path.is_file() and bool(NUMBER.fullmatch(path.read_text(errors="replace")))
+    return path.is_file() and bool(
+        NUMBER.fullmatch(path.read_text(errors="replace", encoding="utf-8"))
+    )

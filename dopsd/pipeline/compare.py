@@ -68,7 +68,7 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     text = "".join(f"Warning: {warning}\n\n" for warning in warnings)
     text += markdown(tables, runs, params.compare.baseline, settings)
     with fresh_folder(out) as tmp:
-        (tmp / "comparison.md").write_text(text)
+        (tmp / "comparison.md").write_text(text, encoding="utf-8")
         notes = {
             "variants": {str(run): run.variant for run in runs if run.variant},
             "starts": {str(run): asdict(start) for run in runs if (start := run.start)},

@@ -69,7 +69,7 @@ class Writing:
         with handling(self._note), WriterLock(self.name, lost=self._lose) as lock:
             forget()  # DVC refuses to run with a list of locks that a kill cut off
             keep_lockfile(self.name)
-            if "code/" in Path("dvc.yaml").read_text():
+            if "code/" in Path("dvc.yaml").read_text(encoding="utf-8"):
                 write_entries()
                 for folder in (BASES, STARTS):  # dependencies, also where nothing is in them
                     folder.mkdir(exist_ok=True)

@@ -35,7 +35,7 @@ class Outputs:
         digest = self.digests.get(folder, "")
         if not digest.endswith(".dir") or not self.place(digest).is_file():
             return []
-        listing = json.loads(self.place(digest).read_text())
+        listing = json.loads(self.place(digest).read_text(encoding="utf-8"))
         return [(folder / item["relpath"], self.place(item["md5"])) for item in listing]
 
     def objects(self) -> set[Path]:
@@ -57,6 +57,7 @@ def changed(stages: Iterable[str]) -> set[str]:
         capture_output=True,
         text=True,
         check=False,
+        encoding="utf-8",
     )
     if process.returncode:
         return {process.stderr}

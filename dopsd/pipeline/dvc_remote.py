@@ -38,5 +38,6 @@ def _config(folder: Path, key: str) -> str:
         capture_output=True,
         text=True,
         check=False,
+        encoding="utf-8",
     )
     return process.stdout.strip()

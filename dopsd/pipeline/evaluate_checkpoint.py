@@ -168,7 +168,7 @@ def _write_generations(
     """Write every attempt as a line that `dopsd score` reads."""
     answers = evaluator.answers(adapter, protocol)
     tmp = path.with_name(f".{path.name}.tmp")
-    with tmp.open("w") as out:
+    with tmp.open("w", encoding="utf-8") as out:
         for problem in evaluator.problems:
             problem_fields = {
                 "question": problem.prompt,

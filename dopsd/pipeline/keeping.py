@@ -200,5 +200,5 @@ def _forget_runs(run_cache: Path, replaced: str) -> None:
     DVC would restore it in the place of what is left, or fail to.
     """
     for entry in run_cache.glob("??/*/*"):
-        if replaced in entry.read_text():
+        if replaced in entry.read_text(encoding="utf-8"):
             entry.unlink()

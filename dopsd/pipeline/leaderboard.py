@@ -100,7 +100,7 @@ def changed_settings(
 
 def _check_replaceable(out: Path) -> None:
     """Refuse a path that holds anything but a page of dopsd, since it would be replaced."""
-    if out.is_file() and INPUTS.search(out.read_text(errors="replace")):
+    if out.is_file() and INPUTS.search(out.read_text(errors="replace", encoding="utf-8")):
         return
     if out.exists() or out.is_symlink():
         raise DopsdError(

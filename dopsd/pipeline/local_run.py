@@ -58,6 +58,9 @@ def run_here(request: RunRequest, params: Params) -> None:
     Raises:
         DopsdError: if a stage fails, or the run is stopped.
     """
+    from dopsd.pipeline.disk_model import require_room  # slow to import
+
+    require_room(params)
     with WriterLock("run"):
         changed = run_request.write(request)
     for line in changed:
@@ -143,7 +146,7 @@ class LocalRun:
         env = os.environ | {LAUNCHER: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         if name in self.stages:
             self._begin(name)
-        with command.path.open("w") as output:
+        with command.path.open("w", encoding="utf-8") as output:
             self.process = subprocess.Popen(command.words, stdout=output, stderr=output, env=env)
         if self.stopped_by:  # the signal came before there was a process
             self.process.send_signal(self.stopped_by)

@@ -25,6 +25,7 @@ TEMPLATE = Path(__file__).with_name("template")
 RENAMED = {
     "pipeline.yaml": "dvc.yaml",
     "pipeline.lock": "dvc.lock",
+    "gitattributes": ".gitattributes",
     "gitignore": ".gitignore",
     "dvcignore": ".dvcignore",
     "dvcconfig": ".dvc/config",
@@ -90,17 +91,19 @@ def _process(*command: str) -> subprocess.CompletedProcess[str]:
     """Run git or DVC on the folder that is named, whatever repository the environment names."""
     outer = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
     env = {name: value for name, value in os.environ.items() if name not in outer}
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env=env, encoding="utf-8"
+    )
 
 
 def _fill(profile: str, is_in_repository: bool) -> None:
     """Complete the working directory, which holds the template's files."""
-    if not is_in_repository:
-        _run("git", "init", "--quiet")
+    _run("git", "init", "--quiet")  # DVC stages its files, under their present names
     for name in ("gitignore", "dvcignore"):  # before DVC, which would write others
         Path(name).rename(RENAMED[name])
-    subdir = ["--subdir"] if is_in_repository else []
-    _run(sys.executable, "-m", "dvc", "init", *subdir)
+    _run(sys.executable, "-m", "dvc", "init")
+    if is_in_repository:
+        shutil.rmtree(".git")
     for name, target in RENAMED.items():
         if Path(name).exists():
             Path(name).replace(target)
@@ -111,11 +114,11 @@ def _fill(profile: str, is_in_repository: bool) -> None:
 
 def _keep_settings(deployments: Path) -> None:
     """Let runs of a project take its params.yaml by default; a profile would replace the file."""
-    text = deployments.read_text()
+    text = deployments.read_text(encoding="utf-8")
     for entrypoint in ("train", "compare"):
         line = f"    entrypoint: flows/{entrypoint}.py:{entrypoint}\n"
         text = text.replace(line, f'{line}    parameters: {{profile: "{AS_IT_STANDS}"}}\n')
-    deployments.write_text(text)
+    deployments.write_text(text, encoding="utf-8")
 
 
 def _run(*command: str) -> None:

@@ -132,7 +132,9 @@ def _merged(
     log(f"push: writing {adapter} and {request.run.model.path} as one model")
     with (
         TemporaryDirectory(prefix="push-", dir=WORK) as tmp,
-        (Path(tmp) / "lock").open("w") as lock,  # `dopsd clean` keeps a folder in use
+        (Path(tmp) / "lock").open(
+            "w", encoding="utf-8"
+        ) as lock,  # `dopsd clean` keeps a folder in use
     ):
         fcntl.flock(lock, fcntl.LOCK_EX)
         merged = Path(tmp) / "merged"
@@ -150,8 +152,10 @@ def _template_into_config(folder: Path) -> None:
     """Move the chat template into the tokenizer's JSON file, where transformers looks too."""
     if (folder / TEMPLATE).is_file():
         config = read_json(folder / TOKENIZER, "dopsd export")
-        config["chat_template"] = (folder / TEMPLATE).read_text()
-        (folder / TOKENIZER).write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+        config["chat_template"] = (folder / TEMPLATE).read_text(encoding="utf-8")
+        (folder / TOKENIZER).write_text(
+            json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
         (folder / TEMPLATE).unlink()
 
 

@@ -63,7 +63,7 @@ def rehearse(planned: Planned) -> None:
         log(f"  reduced: 2 updates, {PROBLEMS} problems per split, short answers")
         log("  every answer is kept, since a random model has no correct ones")
         build_toy(base, folder / "toy")
-        (folder / "params.yaml").write_text(render(small(raw, full, processes)))
+        (folder / "params.yaml").write_text(render(small(raw, full, processes)), encoding="utf-8")
         for stage in STAGES:
             _run(stage, task, method, folder, lock)
     log("rehearse: every stage ran")
@@ -79,7 +79,7 @@ def unused_folder(name: str) -> Iterator[tuple[Path, IO[str]]]:
     root.mkdir(parents=True, exist_ok=True)
     for number in count(1):
         folder = root / (name if number == 1 else f"{name}-{number}")
-        with (root / f"{folder.name}.lock").open("a") as lock:
+        with (root / f"{folder.name}.lock").open("a", encoding="utf-8") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -46,7 +46,7 @@ def stage_progress(stage: str, since: float) -> StageProgress | None:
     file = WORK / f"{stage}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
         written = file.stat().st_mtime
-        if written >= since and (state := json.loads(file.read_text()))["total"]:
+        if written >= since and (state := json.loads(file.read_text(encoding="utf-8")))["total"]:
             return _described(state, time.time() - written)
     return None
 
@@ -86,7 +86,7 @@ def newest_accuracy(split: str, since: float) -> str:
     recent = [path for path in changed if changed[path] >= since]  # earlier ones are never read
     for path in sorted(recent, key=lambda path: changed[path], reverse=True):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            report = json.loads(path.read_text())["value"]
+            report = json.loads(path.read_text(encoding="utf-8"))["value"]
             if report["split"] == split:
                 return accuracy(report)
     return ""

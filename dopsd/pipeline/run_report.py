@@ -142,7 +142,9 @@ def _description(run: RunSettings, totals: dict[str, Any]) -> Description:
         task=first_line(package_of(key.task)),
         is_graded=task.graded,
         problems={
-            split: sum(1 for _ in path.open()) for split, path in files.items() if path.is_file()
+            split: sum(1 for _ in path.open(encoding="utf-8"))
+            for split, path in files.items()
+            if path.is_file()
         },
         method=how(run.kind, variant),
         base=run.model.path,
@@ -156,7 +158,7 @@ def _description(run: RunSettings, totals: dict[str, Any]) -> Description:
 
 def _shared_solutions(path: Path) -> int:
     """Return the number of different solutions in a split's file; 0 if no problems share one."""
-    lines = path.read_text().splitlines() if path.is_file() else []
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     number = len({str(json.loads(line)["answer"]) for line in lines})
     return number if number < len(lines) else 0
 

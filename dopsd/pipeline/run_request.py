@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,10 +70,14 @@ class RunRequest:
             "train.updates": self.max_updates,
         }
         parameters["matrix.tasks"] = [self.task] if self.task else None
-        overrides = dict(self.overrides) | {
-            key: value for key, value in parameters.items() if value
-        }
+        overrides = self.singles | {key: value for key, value in parameters.items() if value}
         return [f"{key}={json.dumps(value, default=str)}" for key, value in overrides.items()]
+
+    @property
+    def singles(self) -> dict[str, Any]:
+        """`overrides` by full key, also where it has a whole section as its value."""
+        pairs = (params_file.single(key, value) for key, value in self.overrides.items())
+        return dict(chain.from_iterable(pairs))
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -93,9 +98,9 @@ class RunRequest:
                 for name, section in raw.get("method", {}).items()
                 if (section.get("train") or {}).get("updates")
             ]
-        tasks = [self.task] if self.task else self.overrides.get("matrix.tasks")
+        tasks = [self.task] if self.task else self.singles.get("matrix.tasks")
         made = (raw.get("pretrain") or {}).get("tasks") or []
-        if isinstance(tasks, list) and "pretrain.tasks" not in self.overrides:
+        if isinstance(tasks, list) and "pretrain.tasks" not in self.singles:
             kept = [name for name in made if name in tasks]
             changes += [f"pretrain.tasks={json.dumps(kept)}"] if kept != made else []
         return changes

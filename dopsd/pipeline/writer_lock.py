@@ -60,7 +60,7 @@ def _machine() -> str:
     """Identify this boot and process namespace; two containers may share a host name."""
     with suppress(OSError):
         return (
-            f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+            f"{Path('/proc/sys/kernel/random/boot_id').read_text(encoding='utf-8').strip()}"
             f" {Path('/proc/self/ns/pid').readlink()}"
         )
     return socket.gethostname()
@@ -81,7 +81,7 @@ def _read(path: Path) -> tuple[Writer | None, int]:
 
     The file is opened first: network file systems refresh the times of an opened file.
     """
-    with path.open() as file:
+    with path.open(encoding="utf-8") as file:
         stamp = os.fstat(file.fileno()).st_mtime_ns
         with suppress(ValueError, TypeError, OverflowError, RecursionError):
             writer = Writer(**json.load(file))
@@ -99,7 +99,7 @@ def _create(path: Path, text: str) -> bool:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
         return False
-    with os.fdopen(handle, "w") as file:
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)
     return True
 
@@ -143,7 +143,7 @@ class WriterLock:
         """Write DVC's process id to the lock, so that others can clean up after a killed DVC."""
         self.me = replace(self.me, dvc=pid)
         fresh = LOCK.with_name(f"{LOCK.name}.{self.me.token}")
-        fresh.write_text(self._text)
+        fresh.write_text(self._text, encoding="utf-8")
         fresh.rename(LOCK)
 
     @property
@@ -188,7 +188,7 @@ class WriterLock:
         with suppress(FileNotFoundError):
             LOCK.rename(aside)
             if _read(aside) != stale:
-                _create(LOCK, aside.read_text())
+                _create(LOCK, aside.read_text(encoding="utf-8"))
             elif stale[0]:
                 self.tell(
                     f"{self.command}: {LOCK}: {stale[0]} ended without removing the lock; taking"
@@ -228,7 +228,7 @@ def forget(dvc: int | None = None) -> None:
     """
     if not RWLOCK.is_file():
         return
-    with RWLOCK.with_name("rwlock.lock").open("a") as guard:
+    with RWLOCK.with_name("rwlock.lock").open("a", encoding="utf-8") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         try:
             entries = json.loads(RWLOCK.read_bytes())

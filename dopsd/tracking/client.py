@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
 from dopsd.tracking.percent import with_percent
 
 if TYPE_CHECKING:
@@ -24,9 +26,10 @@ if TYPE_CHECKING:
 
     from mlflow import MlflowClient
 
+DATABASE = "sqlite:///mlflow.db"
 SERVICES = Path("work/services/services.json")  # written by `make up`
 START = {  # outside a checkout, which has `make up`
-    "MLflow": "mlflow server --backend-store-uri sqlite:///mlflow.db",
+    "MLflow": f"mlflow server --backend-store-uri {DATABASE}",
     "Prefect": "prefect server start",
 }
 MOST_METRICS = 1000  # metrics in a request, the limit of MLflow's API
@@ -62,16 +65,17 @@ def tracking_uri(configured: str | None) -> str:
     Args:
         configured: tracking.uri of params.yaml.
     """
-    return (
-        os.environ.get("MLFLOW_TRACKING_URI")
-        or configured
-        or f"sqlite:///{Path.cwd() / 'mlflow.db'}"
-    )
+    path = Path.cwd() / "mlflow.db"
+    # an address cannot name such a path: MLflow makes the folder of the text before it decodes it,
+    # and not all versions of SQLAlchemy decode it
+    is_odd = not {"%", "?"}.isdisjoint(str(path))
+    own = DATABASE if is_odd else f"sqlite:///{path}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or configured or own
 
 
 def local_port(service: str, default_port: int) -> int:
     """Return the port of a service that `make up` started in this folder, or the default port."""
-    services = json.loads(SERVICES.read_text()) if SERVICES.is_file() else {}
+    services = json.loads(SERVICES.read_text(encoding="utf-8")) if SERVICES.is_file() else {}
     return int(services.get(service, {}).get("port", default_port))
 
 
@@ -81,7 +85,7 @@ def local_address(service: str) -> str:
     Args:
         service: prefect or mlflow.
     """
-    services = json.loads(SERVICES.read_text()) if SERVICES.is_file() else {}
+    services = json.loads(SERVICES.read_text(encoding="utf-8")) if SERVICES.is_file() else {}
     entry = services.get(service, {})
     if entry.get("port"):
         return f"http://{entry.get('host', '127.0.0.1')}:{int(entry['port'])}"
@@ -118,7 +122,9 @@ def connect(uri: str) -> MlflowClient:
 
     if not uri.startswith("sqlite:///"):
         return MlflowClient(uri)
-    with Path(uri.removeprefix("sqlite:///") + ".lock").open("w") as lock:
+    from sqlalchemy import make_url  # MLflow brings it
+
+    with Path(f"{make_url(uri).database}.lock").open("w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         client = MlflowClient(uri)
         client.search_experiments(max_results=1)
@@ -129,7 +135,7 @@ def connect(uri: str) -> MlflowClient:
 @contextmanager
 def _sync_lock(scratch: Path) -> Iterator[None]:
     """Hold a run's lock, so that two processes do not send the same steps."""
-    with (scratch / "tracking.lock").open("w") as lock:
+    with (scratch / "tracking.lock").open("w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -138,8 +144,18 @@ def experiment_id(client: MlflowClient, identity: Identity) -> str:
     """Return the experiment's id; create the experiment if it is missing.
 
     With a local database the artifacts go to ./mlartifacts, else where the server puts them.
+
+    Raises:
+        DopsdError: if the experiment is deleted.
     """
     experiment = client.get_experiment_by_name(identity.experiment)
+    if experiment and experiment.lifecycle_stage == "deleted":
+        raise DopsdError(
+            f"tracking: the experiment {identity.experiment} is deleted in {shown(identity.uri)};"
+            f" run `MLFLOW_TRACKING_URI={shown(identity.uri)} mlflow experiments restore -x"
+            f" {experiment.experiment_id}`, or name another in tracking.experiment",
+            code=Code.TRACKING_REFUSED,
+        )
     if experiment:
         return experiment.experiment_id
     artifacts = (Path.cwd() / "mlartifacts").as_uri() if identity.uri.startswith("sqlite") else None
@@ -201,7 +217,11 @@ def whole_rows(log_file: Path) -> list[dict[str, Any]]:
     """Return the complete rows of a log, without a line that is still being written."""
     if not log_file.exists():
         return []
-    lines = [line for line in log_file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    lines = [
+        line
+        for line in log_file.read_text(encoding="utf-8").splitlines(keepends=True)
+        if line.endswith("\n")
+    ]
     return [json.loads(line) for line in lines]
 
 

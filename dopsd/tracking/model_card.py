@@ -176,7 +176,11 @@ def _data(run: RunSettings, split_that_selected: str, origin: Origin) -> list[st
     lines = []
     for split in sorted(origin.data, key=[*USES, *origin.data].index):
         path = DATA / run.key.task / f"{split}.jsonl"
-        problems = len(path.read_text().splitlines()) if path.is_file() else "unknown number of"
+        problems = (
+            len(path.read_text(encoding="utf-8").splitlines())
+            if path.is_file()
+            else "unknown number of"
+        )
         use = USES.get(split, split) + (" and selection" if split == split_that_selected else "")
         lines.append(f"* {split}: {problems} problems, for {use}; DVC md5 `{origin.data[split]}`")
     return lines or ["DVC has no record of the data."]

@@ -40,7 +40,11 @@ def trained_commit(key: RunKey) -> str | None:
 def data_digests(task: str) -> dict[str, str]:
     """Return DVC's md5 of each split of a task, from dvc.lock."""
     lock = Path("dvc.lock")
-    stages = (yaml.safe_load(lock.read_text()) or {}).get("stages", {}) if lock.is_file() else {}
+    stages = (
+        (yaml.safe_load(lock.read_text(encoding="utf-8")) or {}).get("stages", {})
+        if lock.is_file()
+        else {}
+    )
     outs = [
         out
         for name, stage in stages.items()

@@ -102,7 +102,7 @@ def register(client: MlflowClient, uri: str, name: str, chosen: Chosen) -> int:
 def _log_files(client: MlflowClient, model_id: str, files: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, text in files.items():
-            (Path(folder) / name).write_text(text)
+            (Path(folder) / name).write_text(text, encoding="utf-8")
         client.log_model_artifacts(model_id, folder)
 
 

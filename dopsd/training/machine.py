@@ -74,6 +74,10 @@ def commit() -> str | None:
 
 def _git(*words: str) -> str | None:
     process = subprocess.run(
-        ["git", "--no-optional-locks", *words], capture_output=True, text=True, check=False
+        ["git", "--no-optional-locks", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        encoding="utf-8",
     )
     return process.stdout.strip() or None

@@ -6,6 +6,7 @@ the code: a base behaves like a downloaded checkpoint, not like a cached result.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -94,9 +95,16 @@ def _difference(base: BaseSettings, task: str, folder: Path) -> str | None:
         lost = f"{folder / ORIGIN}: missing or damaged, so the origin of {folder} is unknown"
         return f"{lost}. Run git checkout -- {folder} to restore the base"
     for name, digest in recorded.files.items():
-        if not (folder / name).is_file() or sha256(folder / name) != digest:
+        path = folder / name
+        if not path.is_file() or sha256(path) != digest:
+            content = path.read_bytes() if path.is_file() else b""
+            if hashlib.sha256(content.replace(b"\r\n", b"\n")).hexdigest() == digest:
+                return (
+                    f"{path}: git gave it other line ends (core.autocrlf). Write `* -text` to"
+                    " .gitattributes, commit that, and clone again"
+                )
             return (
-                f"{folder / name}: not the file that pretraining wrote. Run git checkout --"
+                f"{path}: not the file that pretraining wrote. Run git checkout --"
                 f" {folder} to restore the file"
             )
     requested = settings(base)

@@ -93,7 +93,7 @@ class Place:
 
     def _put_record(self, record: Path) -> None:
         """Copy the run's record unless it is there; a kill leaves the old one or the new one."""
-        if self.record() == json.loads(record.read_text()):
+        if self.record() == json.loads(record.read_text(encoding="utf-8")):
             return
         tmp = f"{self.path}/.{RECORD}.{uuid4().hex[:8]}"
         self.fs.put_file(str(record), tmp)

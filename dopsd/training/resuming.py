@@ -133,7 +133,7 @@ def resumable(
 
 
 def _state(step: Path) -> dict[str, Any]:
-    state: dict[str, Any] = json.loads((step / "state.json").read_text())
+    state: dict[str, Any] = json.loads((step / "state.json").read_text(encoding="utf-8"))
     return state
 
 
@@ -172,14 +172,15 @@ def bring(source: Resumable, folder: Path) -> None:
     Files are linked, not copied. An interrupted call can be repeated.
     """
     empty(folder)
-    (folder / LOG).write_text(_text(source.rows))
+    (folder / LOG).write_text(_text(source.rows), encoding="utf-8")
     for step in source.steps:
         tmp = folder / f"{step.name}.tmp"
         shutil.copytree(step, tmp, copy_function=link)
         if (tmp / LOG).exists():
             (tmp / LOG).unlink()  # a link to the other folder's file, which must not change
             (tmp / LOG).write_text(
-                _text(row for row in source.rows if row["update"] <= update_of(step))
+                _text(row for row in source.rows if row["update"] <= update_of(step)),
+                encoding="utf-8",
             )
             checkpoint.write_digests(tmp)
         tmp.rename(folder / step.name)

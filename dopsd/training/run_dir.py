@@ -51,7 +51,7 @@ class RunFolder:
 
     def __enter__(self) -> Self:
         """Lock the folder: two trainers, one of them left over by a kill, would mix their files."""
-        self.lock = (self.scratch / "lock").open("w")
+        self.lock = (self.scratch / "lock").open("w", encoding="utf-8")
         if self.is_main:
             self._wait_for_lock()
             checkpoint.finish_replacements(self.scratch)
@@ -166,7 +166,7 @@ class RunFolder:
         for name, p in loop.parameters.items():
             state |= {f"{kind}/{name}": value for kind, value in loop.optimizer.state[p].items()}
         save_tensors(state, tmp / "trainer.safetensors")
-        (tmp / LOG).write_text(self.rows.text)
+        (tmp / LOG).write_text(self.rows.text, encoding="utf-8")
         counts = {"update": loop.update, "counters": loop.counters, "waiting": len(loop.waiting)}
         counts |= {"memory": {name: vars(loop.settings)[name] for name in MEMORY}}
         counts |= {"empty_in_a_row": loop.empty_in_a_row, "spent": loop.spent}

@@ -39,20 +39,20 @@ class RunLog:
         )
         self.lines.append(line + "\n")
         if self.writes:
-            with self.path.open("a") as out:
+            with self.path.open("a", encoding="utf-8") as out:
                 out.write(self.lines[-1])
 
     def restore(self, update: int, saved_log: Path | None) -> None:
         """Restore the log as it was at the checkpoint; later lines will be written again."""
         lines = (
-            saved_log.read_text(errors="replace").splitlines()
+            saved_log.read_text(errors="replace", encoding="utf-8").splitlines()
             if saved_log and saved_log.exists()
             else []
         )
         self.lines = [line + "\n" for line in lines if _update_of(line) <= update]
         if self.writes:
             tmp = self.path.with_suffix(".tmp")
-            tmp.write_text(self.text)
+            tmp.write_text(self.text, encoding="utf-8")
             tmp.rename(self.path)
 
 

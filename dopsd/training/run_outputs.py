@@ -61,7 +61,9 @@ def publish_run(scratch: Path, out: Path, every: int, start: dict[str, str]) -> 
     ]
     write_table(out.with_suffix(".csv"), rows)
     # state.json also counts collects after the last update
-    counts = json.loads((checkpoints[-1].path / "state.json").read_text())["counters"]
+    counts = json.loads((checkpoints[-1].path / "state.json").read_text(encoding="utf-8"))[
+        "counters"
+    ]
     # a run that was interrupted at its end, or was longer before, has such collects
     if checkpoints[-1].update == record_of(scratch)["ends"]["updates"]:
         counts = {

@@ -157,7 +157,7 @@ def log_uploader(key: RunKey, scratch: Path, params_file: Path) -> Iterator[None
         yield
         return
     command = [sys.executable, "-m", "dopsd", "follow", *key.words, "--params", str(params_file)]
-    with (scratch / "tracking.log").open("a") as output:
+    with (scratch / "tracking.log").open("a", encoding="utf-8") as output:
         uploader = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
     try:
         yield

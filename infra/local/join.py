@@ -114,7 +114,7 @@ def join(server: str, mlflow: str | None, name: str | None, env: dict[str, str])
     sys.stdout.flush()
     env |= {"PREFECT_API_URL": f"{server}/api", "MLFLOW_TRACKING_URI": mlflow}
     STATE.mkdir(parents=True, exist_ok=True)
-    MACHINE.write_text(f"{name}\n")
+    MACHINE.write_text(f"{name}\n", encoding="utf-8")
     prefect("work-pool", "create", pool(), "--type", "process", "--overwrite", env=env)
     prefect("work-pool", "set-concurrency-limit", pool(), "1", env=env)
     ask_prefect(f"{env['PREFECT_API_URL']}/work_pools/{pool()}", {"description": OWNER}, "PATCH")
@@ -158,6 +158,7 @@ def prefect(*words: str, env: dict[str, str]) -> None:
         capture_output=True,
         text=True,
         check=False,
+        encoding="utf-8",
     )
     if process.returncode:
         last_lines = (process.stdout + process.stderr).strip().splitlines()[-1:]

@@ -17,7 +17,11 @@ VIEWS = "mlflow.sharedViewState.dopsd-"  # tags of the experiment: a saved view 
 def experiment_name() -> str:
     """Return tracking.experiment of params.yaml; the default if the file does not say."""
     with suppress(OSError, yaml.YAMLError, KeyError, TypeError):
-        return str(yaml.safe_load((ROOT / "params.yaml").read_text())["tracking"]["experiment"])
+        return str(
+            yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))["tracking"][
+                "experiment"
+            ]
+        )
     return EXPERIMENT
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -52,7 +53,7 @@ class Service:
 
 def pool() -> str:
     """Return the work pool of this workspace: dopsd, or that of a machine that joined a server."""
-    return f"dopsd-{MACHINE.read_text().strip()}" if MACHINE.is_file() else "dopsd"
+    return f"dopsd-{MACHINE.read_text(encoding='utf-8').strip()}" if MACHINE.is_file() else "dopsd"
 
 
 def command(name: str, *words: str) -> tuple[str, ...]:
@@ -100,7 +101,7 @@ def read_state() -> State:
     """Return the services that were started here and still live, by name."""
     if not PIDS.is_file():
         return {}
-    entries = json.loads(PIDS.read_text())
+    entries = json.loads(PIDS.read_text(encoding="utf-8"))
     return {
         name: entry
         for name, entry in entries.items()
@@ -112,7 +113,7 @@ def write_state(state: State) -> None:
     """Write services.json, whole or not at all."""
     STATE.mkdir(parents=True, exist_ok=True)
     tmp = PIDS.with_suffix(".tmp")
-    tmp.write_text(json.dumps(state, indent=1) + "\n")
+    tmp.write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
     tmp.rename(PIDS)
 
 
@@ -157,7 +158,7 @@ def start(service: Service, env: dict[str, str], state: State, **facts: str) -> 
     if service.name in state:
         return
     STATE.mkdir(parents=True, exist_ok=True)
-    with (STATE / f"{service.name}.log").open("a") as log:
+    with (STATE / f"{service.name}.log").open("a", encoding="utf-8") as log:
         process = subprocess.Popen(
             service.words,
             cwd=ROOT,
@@ -240,9 +241,7 @@ def end(pid: int, started: float) -> bool:
 
 
 def write_env(env: dict[str, str]) -> None:
-    """Write the servers' addresses to a file for shells to source, which else look elsewhere."""
-    (STATE / ENV).write_text(
-        "".join(
-            f"export {name}={env[name]}\n" for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI")
-        )
-    )
+    """Write what shells need to reach the servers to a file for them to source."""
+    names = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "no_proxy", "NO_PROXY")
+    lines = [f"export {name}={shlex.quote(env[name])}\n" for name in names if name in env]
+    (STATE / ENV).write_text("".join(lines), encoding="utf-8")

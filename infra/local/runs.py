@@ -134,7 +134,7 @@ def stop_runs(api: str) -> None:
     """
     ids = [run_id for pid in here(FLOW) if (run_id := run_of(pid))]
     STATE.mkdir(parents=True, exist_ok=True)
-    STOPPED.write_text("".join(f"{run_id}\n" for run_id in ids))
+    STOPPED.write_text("".join(f"{run_id}\n" for run_id in ids), encoding="utf-8")
     end_flows(api)
     while here(GUARD):
         time.sleep(LOOK_EVERY)
@@ -151,7 +151,7 @@ def run_of(pid: int) -> str:
 
 def retry_stopped(api: str) -> None:
     """Schedule again what `stop_runs` ended; what was cancelled, completed or deleted stays so."""
-    ids = STOPPED.read_text().split() if STOPPED.is_file() else []
+    ids = STOPPED.read_text(encoding="utf-8").split() if STOPPED.is_file() else []
     crashed = {"id": {"any_": ids}, "state": {"type": {"any_": ["CRASHED"]}}}
     for run in ask_prefect(f"{api}/flow_runs/filter", {"flow_runs": crashed}) if ids else []:
         set_state(api, run["id"], "SCHEDULED", "the worker is back; the run continues")

@@ -44,7 +44,7 @@ def services(host: str, prefect: int, mlflow: int) -> list[Service]:
     # artifacts have a path, so that commands that read mlflow.db without a server find them too
     storage_options = (
         "--backend-store-uri",
-        os.environ.get("MLFLOW_BACKEND_STORE_URI", f"sqlite:///{ROOT / 'mlflow.db'}"),
+        os.environ.get("MLFLOW_BACKEND_STORE_URI", "sqlite:///mlflow.db"),
         "--default-artifact-root",
         (ROOT / "mlartifacts").as_uri(),
     )
@@ -93,6 +93,7 @@ def environment(host: str, prefect: int, mlflow: int) -> dict[str, str]:
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DVC_NO_ANALYTICS": "1",
         "DO_NOT_TRACK": "1",
+        "PYTHONUTF8": "1",
     }
 
 
@@ -131,7 +132,9 @@ def up(host: str, prefect: int | None, mlflow: int | None) -> None:
         end(int(state["worker"]["pid"]), state.pop("worker")["started"])
     sys.stdout.write("starting Prefect's server, MLflow and a worker, about half a minute\n")
     sys.stdout.flush()
-    start(server, env, state)
+    # relative, since Prefect makes an address of it for its database; the server begins in ROOT
+    (ROOT / ".prefect").mkdir(exist_ok=True)
+    start(server, env | {"PREFECT_HOME": ".prefect"}, state)
     start(tracking, env, state)
     wait_until_healthy(server, state)
     deploy(env)
@@ -213,6 +216,10 @@ def main() -> int:
     parser.add_argument("--mlflow", help="with --server: MLflow; default: its port 5000")
     parser.add_argument("--name", help="with --server: name of this machine")
     args = parser.parse_args()
+    sys.path.append(str(ROOT))  # containers run this before dopsd is on their path
+    from dopsd.core.environment import bypass_proxies
+
+    bypass_proxies(args.host)
     try:
         if args.action == "up" and args.server:
             join(args.server, args.mlflow, args.name, environment(HOST, 4200, 5000))

@@ -91,7 +91,7 @@ def _environment() -> Environment:
 
     templates = FOLDER.joinpath("templates")
     environment = Environment(
-        loader=FunctionLoader(lambda name: templates.joinpath(name).read_text()),
+        loader=FunctionLoader(lambda name: templates.joinpath(name).read_text(encoding="utf-8")),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

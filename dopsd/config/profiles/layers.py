@@ -53,7 +53,9 @@ class Family(NamedTuple):
 def _in_folders(packages: dict[str, str], file: str) -> dict[str, str]:
     """Return the text of this file in each package that has it, by the package's name."""
     paths = {name: files(package) / file for name, package in packages.items()}
-    return {name: path.read_text() for name, path in paths.items() if path.is_file()}
+    return {
+        name: path.read_text(encoding="utf-8") for name, path in paths.items() if path.is_file()
+    }
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -64,7 +66,7 @@ def _parsed(text: str) -> dict[str, Any]:
 @cache
 def embedded_text() -> str:
     """Return the profile `embedded` as text: its file, with the sections of the algorithms."""
-    before, method, after = (FOLDER / EMBEDDED).read_text().partition("\nmethod:")
+    before, method, after = (FOLDER / EMBEDDED).read_text(encoding="utf-8").partition("\nmethod:")
     comment, _, rest = after.partition("\n")
     texts = _in_folders(ALGORITHMS.packages, EMBEDDED).values()
     sections = "".join(indent(text, "  ") for text in texts)
@@ -78,7 +80,7 @@ def _embedded() -> dict[str, Any]:
 
 @cache
 def _language_models() -> dict[str, Any]:
-    layers = _parsed((FOLDER / LANGUAGE_MODELS).read_text())
+    layers = _parsed((FOLDER / LANGUAGE_MODELS).read_text(encoding="utf-8"))
     for name, text in _in_folders(ALGORITHMS.packages, PROFILES).items():
         for kind, changes in _parsed(text).items():
             for choice, settings in changes.items():

@@ -98,7 +98,7 @@ def prefect_server(_: Params) -> Iterator[Finding]:
         else f"`prefect` uses port {PORTS['Prefect']}: {advice_for('Prefect', 'PREFECT_API_URL')}"
     )
     yield Finding("prefect server", True if is_configured else None, f"{api} answers", advice)
-    pool = f"dopsd-{MACHINE.read_text().strip()}" if MACHINE.is_file() else "dopsd"
+    pool = f"dopsd-{MACHINE.read_text(encoding='utf-8').strip()}" if MACHINE.is_file() else "dopsd"
     online = [worker["name"] for worker in workers(api, pool) if worker["status"] == "ONLINE"]
     start = start_command("Prefect")
     worker = start if start == "make up" else f"prefect worker start --pool {pool}"
@@ -125,7 +125,11 @@ def workers(api: str, pool: str) -> list[dict[str, str]]:
 def remote(_: Params) -> Iterator[Finding]:
     """Check that DVC has a remote, to share data and results."""
     result = subprocess.run(
-        [sys.executable, "-m", "dvc", "remote", "list"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "dvc", "remote", "list"],
+        capture_output=True,
+        text=True,
+        check=False,
+        encoding="utf-8",
     )
     names = [line.split()[0] for line in result.stdout.splitlines() if line.strip()]
     message = ", ".join(names) or (

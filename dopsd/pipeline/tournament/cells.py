@@ -116,7 +116,7 @@ class Cell:
         It is computed once for the same settings: data and base stay while a command runs.
         """
         changes = json.dumps([self.settings, self.plan.tasks[self.task]], sort_keys=True)
-        name = str(self.key.folder.resolve()), changes + PARAMS.read_text()
+        name = str(self.key.folder.resolve()), changes + PARAMS.read_text(encoding="utf-8")
         if name not in _known:
             params = self.params(self.plan.most_updates)
             run, select = params.run(*self.key.parts), params.select
@@ -169,7 +169,9 @@ class Cell:
         Raises:
             DopsdError: if they are wrong.
         """
-        raw = merged(deepcopy(_parsed(PARAMS.read_text())), self.plan.tasks[self.task])
+        raw = merged(
+            deepcopy(_parsed(PARAMS.read_text(encoding="utf-8"))), self.plan.tasks[self.task]
+        )
         ends = {"updates": updates, "checkpoint_every": 1}
         section = merged(raw["method"].get(self.method, {}), self.settings)
         raw["method"][self.method] = merged(section, {"train": ends})

@@ -104,7 +104,9 @@ class Schedule:
 
     def _end(self, process: subprocess.Popen[bytes], progress: Progress) -> None:
         cell = self.running.pop(process)
-        lines = log_of(cell).read_text(errors="replace").splitlines() or ["no output"]
+        lines = log_of(cell).read_text(errors="replace", encoding="utf-8").splitlines() or [
+            "no output"
+        ]
         if process.returncode == 0:
             best = best_within(cell) or 0.0
             note = "" if self.part == TEST else f": {best:.1%} at best on validation"

@@ -28,7 +28,7 @@ def write_problems(path: Path, problems: list[Problem]) -> None:
     """Write the problems of a split, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tmp = path.with_suffix(".tmp")
-    tmp.write_text(as_lines(problems))
+    tmp.write_text(as_lines(problems), encoding="utf-8")
     tmp.rename(path)
 
 
@@ -43,7 +43,7 @@ def write_prompt(path: Path, text: str) -> None:
     DVC warns of an empty file each time that it looks at it.
     """
     tmp = path.with_suffix(".tmp")
-    tmp.write_text(text or "\n")
+    tmp.write_text(text or "\n", encoding="utf-8")
     tmp.rename(path)
 
 
@@ -64,7 +64,7 @@ def read_problems(path: Path, fault: Callable[[Problem], str | None]) -> list[Pr
             code=Code.NOT_PREPARED,
         )
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise DopsdError(
             f"{path}: not UTF-8 text ({error}); run `dvc checkout --force {path}` to restore the"

@@ -36,6 +36,6 @@ def warn_if_changed(task: CustomTask, split: str, prepared: Path) -> None:
 
 def _differs(task: CustomTask, split: str, prepared: Path) -> bool:
     try:
-        return as_lines(task.build()[split]) != prepared.read_text()
+        return as_lines(task.build()[split]) != prepared.read_text(encoding="utf-8")
     except (DopsdError, UnicodeDecodeError):  # prepare or the reader names the fault
         return True

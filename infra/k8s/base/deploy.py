@@ -57,10 +57,10 @@ def prefect(*words: str) -> None:
 def main() -> None:
     """Create the work pool with its job template and limit, then deploy prefect.yaml."""
     overrides = {"image": os.environ["DOPSD_IMAGE"], "namespace": os.environ["DOPSD_NAMESPACE"]}
-    template = json.loads((HERE / "job-template.json").read_text())
-    defaults = json.loads((HERE / "job-defaults.json").read_text())
+    template = json.loads((HERE / "job-template.json").read_text(encoding="utf-8"))
+    defaults = json.loads((HERE / "job-defaults.json").read_text(encoding="utf-8"))
     wait_for(os.environ["PREFECT_API_URL"] + "/health")
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
         json.dump(job_template(template, defaults | overrides), file)
         file.flush()
         prefect(

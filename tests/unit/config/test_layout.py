@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
+import errno
+import stat
 from pathlib import Path
 
 import pytest
@@ -68,3 +71,37 @@ def test_settings_that_the_file_would_not_give_back_leave_it_as_it_was(monkeypat
     with pytest.raises(DopsdError, match="would not be read back as they are"):
         params_file.params(None, "reference", "1x80gb", ["train.updates=7"], FILE)
     assert FILE.read_text() == SHIPPED
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "link to a link", "hard link"])
+def test_a_file_keeps_its_links_its_mode_and_its_line_ends(kind):
+    shared = Path("shared/settings.yaml")
+    shared.parent.mkdir()
+    shared.write_bytes(codecs.BOM_UTF8 + SHIPPED.replace("\n", "\r\n").encode())
+    shared.chmod(0o640)
+    FILE.unlink()
+    if kind == "hard link":
+        FILE.hardlink_to(shared)
+    elif kind == "file":
+        shared = shared.rename(FILE)
+    else:
+        Path("other.yaml").symlink_to(shared)
+        FILE.symlink_to("other.yaml" if kind == "link to a link" else shared)
+    for updates in (9, 8):
+        set_to(f"train.updates={updates}")
+        old, new = SHIPPED.replace("\n", "\r\n").splitlines(), shared.read_bytes().decode()
+        changed = [line for line in new.removeprefix("\ufeff").splitlines() if line not in old]
+        assert [line.split("#")[0].split() for line in changed] == [["updates:", str(updates)]]
+        assert new.startswith("\ufeff") and new.count("\n") == new.count("\r\n") == len(old)
+        assert FILE.is_symlink() == kind.startswith("link") and FILE.samefile(shared)
+        assert {stat.S_IMODE(p.stat().st_mode) for p in (FILE, params_file.BEFORE)} == {0o640}
+    assert [p.name for p in shared.parent.glob(".*")] == []
+
+
+def test_a_file_that_a_container_mounts_alone_is_written_in_place(monkeypatch):
+    def busy(path: Path, target: Path) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(Path, "rename", busy)
+    assert set_to("train.updates=9").train.updates == 9
+    assert not [*Path().glob(".*")]

@@ -40,7 +40,20 @@ def test_a_run_is_found_behind_pages_of_later_ones(monkeypatch: pytest.MonkeyPat
         first, running = submit("first", 0), submit("running", 1)
         for number in range(2, 7):
             submit(f"queued-{number}", number)
+        for number in range(9, 6, -1):
+            submit(f"planned-{number}", 86400 * number)
         client.set_flow_run_state(first, Completed(), force=True)
+        for name in ("attach", "cancel"):  # none has begun, and none is due
+            with pytest.raises(DopsdError) as error:
+                finding.find(client, name, None)
+            assert "no run is in progress; the last was first (Completed); the next one is" in str(
+                error.value
+            )
+            assert (
+                f"running, planned for {later:%Y-%m-%d %H:%M} UTC (`dopsd cancel running`"
+                in str(error.value)
+            )
+        monkeypatch.setattr(finding, "SKEW", timedelta(hours=2))  # the queue waits by now
         assert finding.find(client, "attach", None).name == "queued-6"
         client.set_flow_run_state(running, Running(), force=True)
         assert finding.find(client, "attach", None).name == "running"

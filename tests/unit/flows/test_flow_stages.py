@@ -28,6 +28,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.paths import RunKey
 from dopsd.pipeline import run_request
+from dopsd.pipeline.local_run import run_here
 from dopsd.pipeline.run_request import RunRequest
 from flows import checkpoint_evals, running, settings, stages
 from flows import compare as comparing
@@ -80,6 +81,28 @@ def test_a_wrong_key_is_refused_before_params_yaml_is_touched(project):
     assert sorted(found) == ["method.diffu_grpo.train.updates: 9 -> 7", "train.updates: 6 -> 7"]
 
 
+def test_a_start_that_is_refused_leaves_params_yaml_as_it_was(project, monkeypatch):
+    write_params()
+    before = Path("params.yaml").read_bytes()
+    monkeypatch.setattr(stages, "get_run_logger", lambda: LOG)
+    other_base = RunRequest(profiles.AS_IT_STANDS, overrides={"pretrain": {"updates": 7}})
+    with pytest.raises(DopsdError, match="nothing was started: pretrain: "):
+        stages.write_settings.fn(other_base)
+    more = RunRequest(profiles.AS_IT_STANDS, max_updates=9)
+    with monkeypatch.context() as full:
+        full.setattr("dopsd.pipeline.disk_model.free_bytes", lambda: 0)
+        with pytest.raises(DopsdError, match=r"nothing was started: disk: 0\.0 GB are free"):
+            stages.write_settings.fn(more)
+        with pytest.raises(DopsdError, match=r"disk: 0\.0 GB are free"):
+            run_here(more, run_request.check(more))
+    monkeypatch.setattr(checkpoint_evals, "gpus", lambda: ["0"])
+    with pytest.raises(DopsdError, match="training uses all 1 GPUs"):
+        training.run_stages(more, evaluate_while_training=True)
+    assert Path("params.yaml").read_bytes() == before
+    stages.write_settings.fn(other_base, True)
+    assert Path("params.yaml").read_bytes() != before
+
+
 @pytest.fixture
 def staged(project, monkeypatch):
     """Stages that are noted instead of run, and a training that has ended when it is told to."""
@@ -108,7 +131,7 @@ def staged(project, monkeypatch):
     )
     for name in names:
         monkeypatch.setattr(stages, name, note(name))
-    monkeypatch.setattr(stages, "write_settings", lambda asked: run_request.write(asked))
+    monkeypatch.setattr(stages, "write_settings", lambda asked, _: run_request.write(asked))
     monkeypatch.setattr(stages, "is_up_to_date", lambda stage: False)
     monkeypatch.setattr(checkpoint_evals, "gpus", list)
     monkeypatch.setattr(training, "get_run_logger", lambda: LOG)

@@ -135,6 +135,23 @@ def test_the_command_line_starts_without_heavy_libraries_and_the_core_without_th
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
+def test_text_is_read_and_written_as_utf_8_whatever_the_locale():
+    paths = [*FILES, *(ROOT / "flows").rglob("*.py"), *(ROOT / "infra").rglob("*.py")]
+    found = []
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func).rpartition(".")[2]
+                told = {k.arg: ast.unparse(k.value) for k in node.keywords}
+                is_text = name in ("read_text", "write_text") or told.get("text") == "True"
+                is_text |= name in ("open", "fdopen") and not any(
+                    isinstance(a, ast.Constant) and "b" in str(a.value) for a in node.args
+                )
+                if is_text and "encoding" not in told and "os.open" not in ast.unparse(node):
+                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert found == []
+
+
 def test_no_module_is_longer_than_400_lines():
     paths = [*FILES, *(ROOT / "flows").glob("*.py")]
     assert {str(p): n for p in paths if (n := len(p.read_text().splitlines())) > 400} == {}

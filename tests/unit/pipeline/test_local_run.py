@@ -58,7 +58,7 @@ def test_evaluations_of_earlier_runs_are_not_opened(folder, monkeypatch):
         path.write_text(json.dumps({"value": report}))
         os.utime(path, (changed, changed))
     opened, read = [], Path.read_text
-    monkeypatch.setattr(Path, "read_text", lambda path: opened.append(path.stem) or read(path))
+    monkeypatch.setattr(Path, "read_text", lambda path, **_: opened.append(path.stem) or read(path))
     assert newest_accuracy("validation", 60) == "50.0% [40.0, 60.0] on 9 problems"
     assert newest_accuracy("test", 60) == "" and opened == ["new", "new"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,10 @@ def status() -> str:
     return subprocess.run(words, cwd="mine", capture_output=True, text=True, check=True).stdout
 
 
+def git(*words: str) -> str:
+    return subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout
+
+
 def test_a_new_project_has_the_shipped_files_and_its_base_counts_as_made(capsys):
     assert main(["init", "mine"]) == 0
     assert "cd mine" in capsys.readouterr().out and [p.name for p in Path().iterdir()] == ["mine"]
@@ -44,6 +49,35 @@ def test_a_project_in_a_repository_belongs_to_it_and_takes_a_profile(capsys):
     assert main(["init", "mine", "--profile", "llada-8b-gsm8k"]) == 0
     assert not Path("mine/.git").exists() and Path("mine/.dvc/config").is_file()
     assert yaml.safe_load(Path("mine/params.yaml").read_text())["matrix"]["tasks"] == ["gsm8k"]
+
+
+@pytest.mark.parametrize("folder", [".", "below/this"])
+def test_nothing_is_staged_in_the_repository_around_a_project(monkeypatch, folder):
+    git("init", "-q")
+    Path("below/this").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    Path("other").touch()
+    git("add", "other")
+    assert main(["init", "mine"]) == 0
+    assert git("diff", "--cached", "--name-only").split()[-1].endswith("other")
+    assert len(git("diff", "--cached", "--name-only").split()) == 1
+    git("add", "mine")
+    assert "mine/.dvc/config" in git("diff", "--cached", "--name-only")
+
+
+@pytest.mark.parametrize("autocrlf", ["true", "input", "false"])
+def test_a_clone_has_the_bytes_whatever_git_does_with_line_ends(autocrlf, monkeypatch, capsys):
+    assert main(["init", "mine"]) == 0
+    monkeypatch.chdir("mine")
+    git("add", "-A")
+    git("-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "x")
+    git("-c", f"core.autocrlf={autocrlf}", "clone", "-q", ".", "../clone")
+    for name in filter(os.path.isfile, git("ls-files").splitlines()):
+        assert Path("../clone", name).read_bytes() == Path(name).read_bytes(), name
+    config = Path("base/sudoku/config.json")
+    config.write_bytes(config.read_bytes().replace(b"\n", b"\r\n"))  # of an older project
+    assert main(["check"]) == 2
+    assert f"{config}: git gave it other line ends (core.autocrlf)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, write_params
 
+from dopsd.config.loading import load_params, read_yaml
 from dopsd.config.profiles import AS_IT_STANDS
 from dopsd.core.errors import DopsdError
-from dopsd.pipeline.run_request import RunRequest, check, parsed
+from dopsd.pipeline.run_request import PARAMS, RunRequest, check, parsed, write
 
 
 def asked(**overrides: object) -> RunRequest:
@@ -45,6 +47,46 @@ def test_a_request_is_checked_as_params_yaml_is_and_nothing_is_written(project, 
         check(asked(**{key: value}))
     assert message in str(refused.value) and refused.value.exit_code == 2
     assert Path("params.yaml").read_bytes() == before and not Path("work").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "single"),
+    [
+        ({"train": {"updates": 2}}, {"train.updates": 2}),
+        ({"train": {"lora": {"r": 3}, "updates": 2}}, {"train.lora.r": 3, "train.updates": 2}),
+        ({"method": {"d_opsd": {"train": {"updates": 3}}}}, {"method.d_opsd.train.updates": 3}),
+        (
+            {"evaluate": {"protocols": {"greedy": {"batch_size": 5}}}},
+            {"evaluate.protocols.greedy.batch_size": 5},
+        ),
+        ({"sampling": {}}, {}),
+        (
+            {"ablate": {"variants": {"default": {}}, "tables": {"a": ["default"]}}},
+            {"ablate.variants": {"default": {}}, "ablate.tables": {"a": ["default"]}},
+        ),
+        ({"matrix": {"tasks": ["sudoku"], "seeds": [3]}}, {"matrix.seeds": [3]}),
+    ],
+)
+def test_a_section_among_the_overrides_keeps_what_it_does_not_name(project, overrides, single):
+    variants = {"default": {}, "other": {"attempts": 2}}
+    write_params(ablate__variants=variants, ablate__tables={"b": ["default"]}, ablate__run=[])
+    found = check(asked(**overrides))
+    assert found == check(asked(**single))
+    before = read_yaml(PARAMS)["train"].keys()
+    write(asked(**overrides))
+    assert load_params() == found and read_yaml(PARAMS)["train"].keys() == before
+
+
+def test_a_wrong_key_or_value_in_a_section_is_refused_by_its_full_name(project):
+    write_params()
+    for section, told in (
+        ({"train": {"updtes": 2}}, "train.updtes: unknown key; did you mean updates?"),
+        ({"train": {"lora": 4}}, "train.lora"),
+        ({"train": [1]}, "train: "),
+        ({"sampling": None}, "sampling: "),
+    ):
+        with pytest.raises(DopsdError, match=re.escape(told)):
+            check(asked(**section))
 
 
 def test_settings_that_the_base_does_not_match_need_leave(project):

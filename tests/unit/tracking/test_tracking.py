@@ -248,11 +248,66 @@ def test_without_mlflow_training_is_silent_and_says_so_once(project, monkeypatch
     assert (scratch_folder(load_params().run("sudoku", "d_opsd", 0)) / "log.jsonl").is_file()
 
 
+def test_a_project_of_any_name_has_its_runs_and_artifacts_in_its_folder(tracked, monkeypatch):
+    folder = tracked.parent / "around" / "p%20q %2F a?b#c ü 'x' \"y\" +&;$"
+    shutil.copytree(tracked, folder)
+    monkeypatch.chdir(folder)
+    before = Path("mlflow.db").stat().st_size
+    assert main(["publish"]) == 0
+    client = connect(tracking_uri(None))
+    (run,) = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])
+    assert client.list_artifacts(run.info.run_id) and [*folder.glob("mlartifacts/*/*")]
+    assert [*folder.parent.iterdir()] == [folder] and Path("mlflow.db").stat().st_size > before
+
+
 def test_the_tracking_address_is_absolute_and_the_environment_goes_first(project, monkeypatch):
     assert tracking_uri(None) == f"sqlite:///{os.getcwd()}/mlflow.db"
     assert tracking_uri("http://a") == "http://a"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://b")
     assert tracking_uri("http://a") == "http://b"
+
+
+@pytest.mark.parametrize(
+    ("uri", "told"),
+    [
+        ("localhost:5000", "localhost:5000: write http://localhost:5000"),
+        ("10.0.0.1:5000/", "write http://10.0.0.1:5000/"),
+        ("http://u:secret@h:5000/#/experiments/1", "of a page; write http://h:5000;"),
+        ("http://h/mlflow/#/experiments/1/runs?a=b", "of a page; write http://h/mlflow;"),
+        ("./mlruns", "expected http://HOST:PORT or sqlite:///FILE"),
+        ("file:///data/mlruns", "expected http://HOST:PORT or sqlite:///FILE"),
+        ("http:/h:5000", "expected http://HOST:PORT"),
+        ("http://h:port", "expected http://HOST:PORT"),
+        ("http://h:5000 ", "expected http://HOST:PORT"),
+        ("htp://h:5000", "unsupported URI 'htp://h:5000'"),
+        ("sqlite:////no/such/folder/mlflow.db", "/no/such/folder/mlflow.db.lock; fix this"),
+        ("postgresql+nodriver://h/db", "postgresql.nodriver"),
+    ],
+)
+def test_an_address_that_cannot_be_a_server_is_a_mistake_and_not_a_failure(
+    tracked, monkeypatch, capsys, uri, told
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert main(["publish"]) == 2
+    said = capsys.readouterr().err
+    assert told in said and "publish again later" not in said and "secret" not in said
+
+
+def test_a_wrong_address_in_the_settings_is_refused_by_check(project, capsys):
+    write_params(tracking__uri="localhost:5000")
+    assert main(["check"]) == 2
+    assert "tracking.uri: localhost:5000: write http://localhost:5000" in capsys.readouterr().err
+
+
+def test_a_deleted_experiment_is_named_with_the_command_that_restores_it(tracked, capsys):
+    client = connect(tracking_uri(None))
+    number = client.create_experiment("dopsd")
+    client.delete_experiment(number)
+    assert main(["publish"]) == 2
+    said = capsys.readouterr().err
+    assert "the experiment dopsd is deleted" in said and f"experiments restore -x {number}`" in said
+    client.restore_experiment(number)
+    assert main(["publish"]) == 0
 
 
 def test_publish_is_refused_where_tracking_is_off_and_says_what_is_missing(project, capsys):

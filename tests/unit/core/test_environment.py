@@ -1,0 +1,102 @@
+"""What every process of dopsd has in its environment."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import requests
+from conftest import ROOT
+from ports import free_port
+
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
+from dopsd.core.environment import bypass_proxies
+
+
+class Healthy(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    do_PATCH = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The port of a server of this machine, with no variable about proxies."""
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    with http.server.HTTPServer(("127.0.0.1", 0), Healthy) as healthy:
+        threading.Thread(target=healthy.serve_forever, daemon=True).start()
+        yield str(healthy.server_address[1])
+        healthy.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("variable", "excepted"),
+    [
+        ("http_proxy", {}),
+        ("HTTP_PROXY", {"NO_PROXY": "corp.example, 10.0.0.1"}),
+        ("all_proxy", {"no_proxy": "corp.example"}),
+        ("http_proxy", {"no_proxy": "", "NO_PROXY": "*"}),
+    ],
+)
+def test_no_client_sends_a_request_to_this_machine_to_a_proxy(
+    server, monkeypatch, variable, excepted
+):
+    for name, value in ({variable: f"http://127.0.0.1:{free_port()}"} | excepted).items():
+        monkeypatch.setenv(name, value)
+    bypass_proxies()
+    for host in ("127.0.0.1", "localhost"):
+        url = f"http://{host}:{server}/"
+        assert urllib.request.build_opener().open(url, timeout=9).status == 200
+        assert httpx.get(url).status_code == requests.get(url, timeout=9).status_code == 200
+    assert all(
+        name.strip() in os.environ["no_proxy"] for name in " ".join(excepted.values()).split(",")
+    )
+
+
+def test_without_a_proxy_the_environment_stays(server):
+    before = dict(os.environ)
+    bypass_proxies("10.0.0.1")
+    assert os.environ == before
+
+
+def test_every_command_and_the_script_of_the_servers_bypass_proxies(server, tmp_path, monkeypatch):
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{server}/api")
+    script = [sys.executable, str(ROOT / "infra/local/services.py"), "resume"]
+    found = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert main(["explain", "D505"]) == 0 and "127.0.0.1" in os.environ["NO_PROXY"]
+
+
+@pytest.mark.skipif(not shutil.which("localedef"), reason="makes a locale")
+def test_params_yaml_stays_utf_8_in_another_locale(project):
+    made = ["localedef", "-i", "en_US", "-f", "ISO-8859-1", str(project / "en_US.ISO-8859-1")]
+    if subprocess.run(made, capture_output=True).returncode:
+        pytest.skip("no sources of locales")
+    env = os.environ | {"LOCPATH": str(project), "LC_ALL": "en_US.ISO-8859-1"}
+    env = {name: value for name, value in env.items() if name != "PYTHONUTF8"}
+    path = project / "größe → 1.yaml"
+    text = Path("params.yaml").read_text(encoding="utf-8")
+    path.write_text(f"# für Größe — → 日本\n{text}", encoding="utf-8")
+    for words in (["params", "--set", "train.checkpoint_every=3"], ["check"]):
+        command = [sys.executable, "-m", "dopsd", *words, "--params", path.name]
+        found = subprocess.run(command, env=env, capture_output=True, encoding="utf-8")
+        assert found.returncode == 0, found.stderr
+    assert path.read_text(encoding="utf-8").startswith("# für Größe — → 日本\n")
+    assert load_params(path).train.checkpoint_every == 3
