@@ -279,7 +279,7 @@ def test_forwards_and_logits_of_a_method_are_those_that_it_says(project, monkeyp
     run = load_params().run("sudoku", method, 0)
     loop, problems = Trainer(run, Accelerator(cpu=True)), run.train.prompts_per_collect
     loop.policy.suppress_tokens = [*loop.policy.suppress_tokens, loop.policy.eos_id]
-    monkeypatch.setattr(RewardedGroups, "_rewards", lambda *given: [0.0, 1.0])
+    monkeypatch.setattr(RewardedGroups, "_rewards", lambda *_: ([0.0, 1.0], [False, True]))
     said = run.algorithm.forwards(run.sampling)
     steps = run.algorithm.sampling_of(run.sampling).steps
     sampled = problems * said.rollouts * steps
