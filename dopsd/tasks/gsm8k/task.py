@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.tasks.common.answers import UNKNOWN, boxed_to_brace, closed, last_boxed, score_by_rule
+from dopsd.tasks.common.answers import (
+    UNKNOWN,
+    boxed_to_brace,
+    closed,
+    laid_out,
+    last_boxed,
+    score_by_rule,
+)
 from dopsd.tasks.common.rows import RowTask, new_problem
 from dopsd.tasks.common.sources import Row, text_of
 
@@ -24,6 +31,7 @@ if TYPE_CHECKING:
 
 NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]*)?")
 TURN = re.compile(r"</reasoning>\s*<answer>")
+CALCULATION = re.compile(r"<<[^\n]*?>>")  # a calculator's mark in the data: <<3*4=12>>
 LONGEST = 40  # characters of a number; longer runs are noise, and slow for float()
 
 
@@ -151,6 +159,11 @@ the steps
     def answer_text(self, problem: Problem) -> str | None:
         """Return the gold number; None if it is unknown."""
         return problem.answer or None
+
+    def laid_out_reference(self, problem: Problem) -> str:
+        """Return the reference solution as the prompt asks for it, without calculator's marks."""
+        steps, _, _ = (problem.reference or "").rpartition("####")
+        return laid_out(CALCULATION.sub("", steps), problem.answer)
 
     def reward(self, problem: Problem, text: str) -> float:
         """Return the reward for RLVR, up to 4, as the sum in d1.
