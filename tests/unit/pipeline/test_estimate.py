@@ -266,8 +266,8 @@ def test_rollouts_and_updates_of_a_method_are_its_own_forwards():
     answer = 256 * shape.denoising_step(456, masked=1) / 1e15
     assert found.rollouts == pytest.approx(64 * 64 * 16 * answer)
     assert found.training == pytest.approx(64 * 64 * 16 * 256 * trained)
-    found = cost("trace_rl")  # 4 collects of 32 problems, 8 rollouts of 16 states
-    assert found.training == pytest.approx(4 * 32 * 8 * 16 * (trained + plain))
+    found = cost("trace_rl")  # 8 collects of 32 problems, 8 rollouts of 16 states
+    assert found.training == pytest.approx(8 * 32 * 8 * 16 * (trained + plain))
 
 
 @pytest.mark.parametrize("method", [*methods_with(GroupConfig), "d_opsd"])
