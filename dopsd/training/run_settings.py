@@ -116,6 +116,7 @@ def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
         "method": run.kind,  # the algorithm, so that variants with equal settings share a run
         run.kind: algorithm,
         "scoring": run.data.scoring,
+        **run.data.rewarding,
     }
     return settings, {name: train[name] for name in ENDS}
 

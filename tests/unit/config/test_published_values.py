@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from dopsd.config import profiles
+from dopsd.config.loading import checked
+from dopsd.training.run_settings import settings_of
 
 D1 = "sea-virtue/d1_for_mmada@8640b9b diffu-grpo/slurm_scripts/train.yaml"  # a copy
+D1_REWARDS = "sea-virtue/d1_for_mmada@8640b9b diffu-grpo/reward_func.py"  # a copy
 D1_RUNS = "yjyddq/EOSER-ASS-RL@0908838 diffu-grpo/slurm_scripts"  # copies
 D1_SFT = "yjyddq/EOSER-ASS-RL@0908838 sft/sft_train.py"  # a copy
 WD1, WD1_RUNS = "xiaohangt/wd1@a6dbd9d wd1/train.yaml", "xiaohangt/wd1@a6dbd9d run/wll_NP"
@@ -34,6 +37,7 @@ def by_task(value: object, **other: object) -> dict[str, object]:
 TEN_EPOCHS = 1e-3
 VALUES: dict[str, list[tuple[str, Any, str]]] = {
     "diffu_grpo": [
+        ("data.gsm8k.reward_layout", "one_line", f"{D1_REWARDS}, *_format_reward_func"),
         ("group_size", 6, f"{D1}:37"),
         ("iterations", by_task(12, countdown=8, sudoku=8), f"{D1_RUNS}/*_run.sh:24"),
         ("prompt_mask", 0.15, f"{D1}:67"),
@@ -67,6 +71,11 @@ VALUES: dict[str, list[tuple[str, Any, str]]] = {
         ("train.lora.alpha", 64, f"{WD1}:11"),
     ],
     "espo": [
+        (
+            "reward",
+            by_task("correct", countdown="task", sudoku="task"),
+            "ML-GSAI/ESPO@8531903 espo/rewards.py, get_reward_funcs",
+        ),
         ("group_size", by_task(6, math500=16), f"{ESPO_RUNS}_*_llada.sh:23"),
         ("temperature", 1.0, f"{ESPO}:56"),
         ("iterations", 8, f"{ESPO_RUNS}_*_llada.sh:3"),
@@ -155,10 +164,10 @@ OWN = {"infill", "rft", "routed"}
 
 
 def value_of(raw: dict[str, Any], method: str, key: str) -> Any:
-    """A method's value, else that of section train; `sampling` is a section of its own."""
+    """A method's value, else that of section train; sampling and data are no method's."""
     parts = key.split(".")
     places = [raw["method"][method], raw] if parts[0] == "train" else [raw["method"][method]]
-    for place in [raw] if parts[0] == "sampling" else places:
+    for place in [raw] if parts[0] in ("sampling", "data") else places:
         found: Any = place
         for part in parts:
             found = found.get(part) if isinstance(found, dict) else None
@@ -184,3 +193,11 @@ def test_reference_has_the_published_values(profile: str):
 def test_every_published_method_has_values_or_says_what_is_missing():
     known = set(profiles.embedded()["method"])
     assert known == set(VALUES) | set(UNVERIFIED) | OWN
+
+
+def test_the_layout_of_rewards_is_part_of_what_identifies_a_run():
+    found = []
+    for preset in ("reference", "paper"):
+        params = checked(profiles.resolve("llada-8b-gsm8k", preset), "a profile")
+        found.append(settings_of(params.run("gsm8k", "wd1", 0))[0].get("reward_layout"))
+    assert found == ["one_line", None]  # None: as older releases' runs
