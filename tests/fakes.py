@@ -32,7 +32,7 @@ class FakeText:
     def tokens(self, text: str) -> Tensor:
         return torch.tensor([int(c) for c in text])
 
-    def decode(self, ids: Tensor, after_eos: bool = False) -> str:
+    def decode(self, ids: Tensor, after_eos: bool = False, special: bool = True) -> str:
         return "".join(self.pieces(ids))
 
     def pieces(self, ids: Tensor) -> list[str]:

@@ -41,7 +41,7 @@ def small_params(**changes: object) -> dict:
         raw["method"].setdefault(name, {}).update(group_size=2, updates_per_pass=2)
     raw["method"]["just_grpo"] |= {
         "group_size": 3,
-        "train": {"prompts_per_collect": 2, "grad_clip": None},
+        "train": {"prompts_per_collect": 2, "warmup_updates": None, "grad_clip": None},
     }
     raw["train"] |= {"updates": 4, "prompts_per_collect": 2, "checkpoint_every": 2}
     raw["tracking"]["enabled"] = False

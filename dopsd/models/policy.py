@@ -166,8 +166,11 @@ class Text(Protocol):
         """Return the token ids [n] of a text; none of them is a special token."""
         ...
 
-    def decode(self, ids: Tensor, after_eos: bool = False) -> str:
-        """Return the text before the first end-of-sequence token; `after_eos`: of all tokens."""
+    def decode(self, ids: Tensor, after_eos: bool = False, special: bool = True) -> str:
+        """Return the text before the first end-of-sequence token; `after_eos`: of all tokens.
+
+        Special tokens are written out, or with `special` False left out.
+        """
         ...
 
     def pieces(self, ids: Tensor) -> list[str]:

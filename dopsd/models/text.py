@@ -142,16 +142,21 @@ class ChatText:
         """Return the token ids [n] of a text; none of them is a special token."""
         return torch.tensor(self.plain.text(text))
 
-    def decode(self, ids: Tensor, after_eos: bool = False) -> str:
-        """Return the text before the first end-of-sequence token, with its other special tokens.
+    def decode(self, ids: Tensor, after_eos: bool = False, special: bool = True) -> str:
+        """Return the text before the first end-of-sequence token.
 
         Args:
             ids: [n].
             after_eos: return the text of all tokens, as the published scorers read it.
+            special: write special tokens out; False: leave them out, as published rewards do.
         """
         row = ids.tolist()
         end = row.index(self.eos_id) if self.eos_id in row and not after_eos else len(row)
-        return str(self.tokenizer.decode(row[:end]))
+        if special:
+            return str(self.tokenizer.decode(row[:end]))
+        ends = {self.eos_id, self.tokenizer.added_tokens_encoder.get(self.end_of_turn)}
+        kept = [token for token in row[:end] if token not in ends]
+        return str(self.tokenizer.decode(kept, skip_special_tokens=True))
 
     def pieces(self, ids: Tensor) -> list[str]:
         """Return the text of each token; joined, they are the decoded text of all tokens.

@@ -85,9 +85,10 @@ class RolloutCollector:
             for p in problems
         ]
 
-    def text(self, policy: Policy, rollout: Rollout) -> str:
-        """Return the text of a rollout that is scored."""
-        return policy.text.decode(rollout.completion_ids, self.sampling.text_after_eos)
+    def text(self, policy: Policy, rollout: Rollout, special: bool = True) -> str:
+        """Return the text of a rollout that is scored; rewards take it without special tokens."""
+        after_eos = self.sampling.text_after_eos
+        return policy.text.decode(rollout.completion_ids, after_eos, special)
 
     def collect(
         self, policy: Policy, problems: Sequence[Problem], update: int

@@ -24,7 +24,7 @@ class TrainConfig(Section):
     updates: Count = 500  # optimizer steps
     prompts_per_collect: Count = 4  # problems of a collect, over all processes
     learning_rate: Positive = 5e-6  # after warm-up
-    schedule: Literal["constant", "cosine"] = "constant"  # cosine: down to 0 at the last update
+    schedule: Literal["constant", "cosine", "linear"] = "constant"  # others: down to 0 at the end
     warmup_updates: Natural = 1  # updates of linear warm-up from 0
     warmup_ratio: Share | None = None  # in its place a share of an epoch's updates, rounded up
     betas: Betas = Field([0.9, 0.99])  # of AdamW

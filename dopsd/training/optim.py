@@ -82,8 +82,8 @@ def with_warmup(settings: TrainConfig, problems: int, updates_of_collect: int) -
 def lr_factor(update: int, settings: TrainConfig) -> float:
     """Return the factor of the learning rate at an update.
 
-    The factor warms up linearly from 0 at the first update. Then it is 1, or half a cosine that
-    ends at 0 after the last update.
+    The factor warms up linearly from 0 at the first update. Then it is 1, or half a cosine or a
+    line that ends at 0 after the last update.
 
     Args:
         update: the number of finished updates.
@@ -94,7 +94,10 @@ def lr_factor(update: int, settings: TrainConfig) -> float:
         return update / warmup
     if settings.schedule == "constant":
         return 1.0
-    return 0.5 * (1 + math.cos(math.pi * (update - warmup) / max(1, settings.updates - warmup)))
+    progress = (update - warmup) / max(1, settings.updates - warmup)
+    if settings.schedule == "linear":
+        return 1 - progress
+    return 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def sum_gradients(parameters: Iterable[Tensor]) -> None:

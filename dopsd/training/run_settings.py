@@ -100,7 +100,7 @@ def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
     train, model = run.train.model_dump(), run.model
     unread = [] if run.train.adapter else ["lora"]
     decisive = run.train.decisive("start_from", *unread, *ENDS, *MEMORY)
-    if run.train.schedule == "cosine" or run.algorithm.depends_on_length:
+    if run.train.schedule != "constant" or run.algorithm.depends_on_length:
         decisive["updates"] = run.train.updates
     if model.has_auto:
         from dopsd.models.backends import resolved  # slow to import and rarely needed
@@ -116,6 +116,7 @@ def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
         "method": run.kind,  # the algorithm, so that variants with equal settings share a run
         run.kind: algorithm,
         "scoring": run.data.scoring,
+        **run.data.rewarding,
     }
     return settings, {name: train[name] for name in ENDS}
 

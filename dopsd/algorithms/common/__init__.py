@@ -1,3 +1,5 @@
 """Code that algorithms share."""
 
-RECIPE = 2  # updates of a collect that kept nothing, without skip_empty
+# updates of a collect that kept nothing, without skip_empty; rewards without special tokens;
+# solutions in the layout of the prompt
+RECIPE = 2

@@ -44,7 +44,7 @@ class TrainOverrides(Section):
     checkpoint_every: Count | None = None  # updates between checkpoints
     prompts_per_collect: Count | None = None  # problems of a collect, over all processes
     learning_rate: Positive | None = None  # peak learning rate of AdamW
-    schedule: Literal["constant", "cosine"] | None = None  # cosine: down to 0 at the last update
+    schedule: Literal["constant", "cosine", "linear"] | None = None  # others: down to 0 at the end
     warmup_updates: Natural | None = None  # updates of linear warm-up
     warmup_ratio: Share | None = None  # in its place a share of an epoch's updates, rounded up
     betas: Betas | None = None  # AdamW's decay rates of both moments

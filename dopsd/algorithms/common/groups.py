@@ -95,18 +95,26 @@ class RewardedGroups:
         stats = self.collector.summary(policy, [self.collector.scored(group) for group in groups])
         rewarded = []
         for group in groups:
-            rewards = self._rewards(policy, group)
+            rewards, is_correct = self._rewards(policy, group)
             stats.metrics.add("reward", sum(rewards), len(rewards))
             stats.metrics.add("flat_groups", max(rewards) == min(rewards))
             compared = advantages(rewards, self.baseline, self.epsilon)
-            is_correct = [score.correct for score in group.scores]
             parts = zip(group.rollouts, rewards, compared, is_correct, strict=True)
             rewarded.append([Rewarded(*part) for part in parts])
         counters = stats.counters | {"trajectories": sum(map(len, rewarded))}
         return rewarded, RolloutStats(counters, stats.metrics)
 
-    def _rewards(self, policy: Policy, group: RolloutGroup) -> list[float]:
+    def _rewards(self, policy: Policy, group: RolloutGroup) -> tuple[list[float], list[bool]]:
+        """Return the rewards of a group's texts without special tokens, and which are right.
+
+        Published trainers decode so. What was scored may have special tokens written out.
+        """
+        task, text, problem = self.collector.task, self.collector.text, group.problem
+        texts = [text(policy, rollout, special=False) for rollout in group.rollouts]
+        is_correct = [
+            (score if plain == text(policy, rollout) else task.verify(problem, plain)).correct
+            for plain, rollout, score in zip(texts, group.rollouts, group.scores, strict=True)
+        ]
         if self.config.reward == "correct":
-            return [float(score.correct) for score in group.scores]
-        texts = [self.collector.text(policy, rollout) for rollout in group.rollouts]
-        return [self.collector.task.reward(group.problem, text) for text in texts]
+            return [float(right) for right in is_correct], is_correct
+        return [task.reward(problem, plain) for plain in texts], is_correct

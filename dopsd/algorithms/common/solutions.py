@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
+from dopsd.tasks.common.task import LayoutTask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,9 +45,20 @@ def solution(task: Task, problem: Problem, method: str) -> str:
     )
 
 
+def taught_solution(task: Task, problem: Problem, method: str) -> str:
+    """Return `solution` in the layout that the task's prompt asks for, for methods that learn it.
+
+    Raises:
+        DopsdError: if there is none.
+    """
+    if problem.reference and isinstance(task, LayoutTask):
+        return task.laid_out_reference(problem)
+    return solution(task, problem, method)
+
+
 @dataclass
 class Solutions:
-    """Solutions of a task's problems as tokens of one length; logs once if some are cut.
+    """Solutions that a method learns, as tokens of one length; logs once if some are cut.
 
     Attributes:
         task: the task.
@@ -63,7 +75,8 @@ class Solutions:
     def of(self, policy: Policy, problems: Sequence[Problem]) -> list[Tensor]:
         """Return each problem's solution [G], padded with end of text."""
         tokens = [
-            policy.text.tokens(solution(self.task, problem, self.method)) for problem in problems
+            policy.text.tokens(taught_solution(self.task, problem, self.method))
+            for problem in problems
         ]
         longest = max(map(len, tokens))
         if longest > self.length and not self.is_cut_logged:

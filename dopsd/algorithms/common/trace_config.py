@@ -37,10 +37,11 @@ class TraceConfig(GroupConfig):
     kl_to: Literal["old", "base"] = "old"  # the policy that sampled, or the initial one
     kl_reduction: Literal["sum", "mean"] = "sum"  # over the tokens of a state
     passes: Count = 1  # times that a collect's states are trained on
-    updates_per_pass: Count = 16  # updates of a pass; 1 of 1 pass: no clip, and no KL to old
+    updates_per_pass: Count = 8  # updates of a pass; 1 of 1 pass: no clip, and no KL to old
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         prompts_per_collect=32,
         learning_rate=1e-6,
+        warmup_updates=0,
         betas=[0.9, 0.999],
         weight_decay=0.0,
         grad_clip=1.0,
@@ -50,6 +51,13 @@ class TraceConfig(GroupConfig):
     def updates_of_collect(self) -> int:
         """Updates that follow a collect."""
         return self.passes * self.updates_per_pass
+
+    def sampling_of(self, sampling: SamplingConfig) -> SamplingConfig:
+        """Return how rollouts are made: with exact noise whatever the section says.
+
+        The published sampler's is float64; bfloat16 is that of other methods' published code.
+        """
+        return sampling.model_copy(update={"gumbel_dtype": "float32"})
 
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: the old policy sees all states, also those not drawn."""

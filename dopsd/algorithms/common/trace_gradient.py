@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -62,7 +62,8 @@ class TraceGradient:
 
     def __init__(self, method: str, config: TraceConfig, context: AlgorithmContext) -> None:
         self.method, self.config, self.context = method, config, context
-        self.collector = group_collector(config, context)
+        sampling = config.sampling_of(context.sampling)
+        self.collector = group_collector(config, replace(context, sampling=sampling))
         self.groups = RewardedGroups(config, self.collector, config.baseline)
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:

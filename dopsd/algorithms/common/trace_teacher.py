@@ -67,7 +67,8 @@ def verified(
     span = answer_span(text, ids, policy.eos_id)
     gold = task.answer_text(problem) if isinstance(task, AnswerTask) else None
     filled = span and gold and with_answer(text, ids, span, gold, policy.eos_id)
-    if not filled or not task.verify(problem, text.decode(filled.ids, after_eos)).correct:
+    plain = text.decode(filled.ids, after_eos, special=False) if filled else ""
+    if not filled or not task.verify(problem, plain).correct:
         return Verified(ids, positions < 0, 0)
     showable = (positions >= filled.start) & (positions < filled.closed)
     return Verified(filled.ids, showable, filled.start)

@@ -31,6 +31,7 @@ class JustGrpoConfig(GroupConfig):
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         prompts_per_collect=64,
         learning_rate=5e-6,
+        warmup_updates=0,
         betas=[0.9, 0.999],
         weight_decay=0.0,
         grad_clip=1.0,

@@ -81,7 +81,7 @@ class Routed(TraceGradient):
         """Return the teacher's prompts [R, Q] and their mask: some have a sibling's answer."""
         problems = {problem.id: problem for problem in collect.problems}
         pairs = [
-            (problems[sibling.problem_id], self.collector.text(policy, sibling))
+            (problems[sibling.problem_id], self.collector.text(policy, sibling, special=False))
             for sibling in told.values()
         ]
         prompts = dict(zip(told, self.prompts.of(policy, pairs), strict=True))

@@ -21,6 +21,10 @@ class SftConfig(AlgorithmConfig):
     length: Count | None = None  # tokens of a response with padding; null: sampling.gen_length
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         learning_rate=1e-5,
+        schedule="linear",
+        warmup_updates=0,
+        betas=[0.9, 0.999],
+        grad_clip=1.0,
         prompts_per_collect=16,
         lora=AdapterConfig(r=128, alpha=256, dropout=0.05, targets=["q_proj", "k_proj", "v_proj"]),
     )

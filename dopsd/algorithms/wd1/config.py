@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dopsd.algorithms.common.config import Forwards, IteratedGroupConfig, TrainOverrides
-from dopsd.core.settings import Share
+from dopsd.core.settings import Count, Share
 from dopsd.rollout.config import SamplingConfig
 
 
 class Wd1Config(IteratedGroupConfig):
     """Settings of wd1, a weighted log-likelihood without a ratio (arXiv 2507.08838)."""
 
+    iterations: Count = 12  # updates per collect, each with new prompt masks; Sudoku: 8
     prompt_mask: Share = 0.15  # share of prompt tokens masked in each update
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         learning_rate=3e-6, prompts_per_collect=8

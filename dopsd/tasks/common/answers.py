@@ -27,6 +27,13 @@ def closed(text: str, tag: str) -> str | None:
     return text[start + len(tag) + 2 : end] if end >= 0 else None
 
 
+def laid_out(reasoning: str, answer: str) -> str:
+    r"""Return reasoning and answer as prompts of \boxed{} in an <answer> ask for them."""
+    return (
+        f"<reasoning>\n{reasoning.strip()}\n</reasoning>\n<answer>\n{BOX}{{{answer}}}\n</answer>\n"
+    )
+
+
 def braced(text: str, start: int) -> str | None:
     """Return the text between the first brace from `start` on and its closing brace.
 

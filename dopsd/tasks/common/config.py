@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from dopsd.core.settings import Count, Positive, Section, Share, Whole
 from dopsd.models.config import ModelOverrides
@@ -43,6 +43,11 @@ class TaskConfig(Section):
     def has_gold_answers(self) -> bool:
         """Whether a problem has one gold answer, which the task's `answer_text` returns."""
         return False
+
+    @property
+    def rewarding(self) -> dict[str, Any]:
+        """Settings on which rewards alone depend, as part of what identifies a run."""
+        return {}
 
     @property
     def texts(self) -> list[str]:

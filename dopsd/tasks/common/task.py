@@ -82,6 +82,14 @@ class AnswerTask(Protocol):
 
 
 @runtime_checkable
+class LayoutTask(Protocol):
+    """A task whose reference solutions do not have the layout that its prompt asks for."""
+
+    def laid_out_reference(self, problem: Problem) -> str:
+        """Return the problem's reference solution in that layout, with its gold answer."""
+
+
+@runtime_checkable
 class SolverTask(Protocol):
     """A task that can solve its problems."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 from dopsd.tasks.common.config import RowTaskConfig, Source
 
 
@@ -10,6 +12,15 @@ class Gsm8kConfig(RowTaskConfig):
 
     train: Source = Source(path="openai/gsm8k", name="main")  # rows to train on
     test: Source = Source(path="openai/gsm8k", name="main", split="test")  # rows to test on
+
+    reward_layout: Literal["any_lines", "one_line"] = (
+        "any_lines"  # one_line: reasoning and answer of several lines earn less (published)
+    )
+
+    @property
+    def rewarding(self) -> dict[str, Any]:
+        """Settings on which rewards depend, where they are not as they always were."""
+        return {"reward_layout": self.reward_layout} if self.reward_layout != "any_lines" else {}
 
     @property
     def has_gold_answers(self) -> bool:

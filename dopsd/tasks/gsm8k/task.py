@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.tasks.common.answers import UNKNOWN, boxed_to_brace, closed, last_boxed, score_by_rule
+from dopsd.tasks.common.answers import (
+    UNKNOWN,
+    boxed_to_brace,
+    closed,
+    laid_out,
+    last_boxed,
+    score_by_rule,
+)
 from dopsd.tasks.common.json_files import Figure
 from dopsd.tasks.common.numbers import numbers, only_number
 from dopsd.tasks.common.rows import RowTask, new_problem
@@ -22,10 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from dopsd.core.types import Problem, Score
-    from dopsd.tasks.common.config import RowTaskConfig
+    from dopsd.tasks.gsm8k.config import Gsm8kConfig
 
 NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]*)?")
 TURN = re.compile(r"</reasoning>\s*<answer>")
+CALCULATION = re.compile(r"<<[^\n]*?>>")  # a calculator's mark in the data: <<3*4=12>>
+EXACT_LINES = re.compile(r"<reasoning>\n[^\n]*\n</reasoning>\n<answer>\n[^\n]*\n</answer>\n\n?\Z")
+ONE_LINE_EACH = re.compile(r"<reasoning>[^\n]*</reasoning>\s*<answer>[^\n]*</answer>")
 LONGEST = 40  # characters of a number; longer runs are noise, and slow for float()
 
 
@@ -78,6 +88,7 @@ def written(value: float) -> str:
 class Gsm8k(RowTask):
     """The task GSM8K: right or wrong, without partial scores."""
 
+    config: Gsm8kConfig
     name = "gsm8k"
     instructions = r"""Work out the answer to the following problem, one step after the other.
 Write your steps inside <reasoning></reasoning>, then the final number in \boxed{} inside <answer></answer>:
@@ -154,6 +165,11 @@ the steps
         """Return the gold number; None if it is unknown."""
         return problem.answer or None
 
+    def laid_out_reference(self, problem: Problem) -> str:
+        """Return the reference solution as the prompt asks for it, without calculator's marks."""
+        steps, _, _ = (problem.reference or "").rpartition("####")
+        return laid_out(CALCULATION.sub("", steps), problem.answer)
+
     def reward(self, problem: Problem, text: str) -> float:
         """Return the reward for RLVR, up to 4, as the sum in d1.
 
@@ -161,21 +177,30 @@ the steps
         """
         value = extract(text)
         is_whole = value is not None and value >= 0 and value.is_integer()
-        return 2.0 * self.verify(problem, text).correct + 0.5 * is_whole + layout(text)
+        layout_reward = layout(text, self.config.reward_layout == "one_line")
+        return 2.0 * self.verify(problem, text).correct + 0.5 * is_whole + layout_reward
 
 
-def layout(text: str) -> float:
+def layout(text: str, one_line: bool = False) -> float:
     """Return d1's layout rewards.
 
     0.5 for the exact lines, 0.5 for the tags in order, and 0.125 for each line that appears once.
     Text after the answer costs 0.001 per character, twice if the closing tag has a line of its own.
+
+    Args:
+        text: a generation.
+        one_line: as in d1's code, whose patterns pass no line end: the first two rewards need
+            reasoning and answer of one line each, the second one without line ends at the tags.
     """
-    is_exact = (
-        text.startswith("<reasoning>\n")
-        and text.endswith("\n</answer>\n")
-        and "\n</reasoning>\n<answer>\n" in text
-    )
-    reward = 0.5 * is_exact + 0.5 * _in_order(text)
+    if one_line:
+        reward = 0.5 * bool(EXACT_LINES.match(text)) + 0.5 * bool(ONE_LINE_EACH.match(text))
+    else:
+        is_exact = (
+            text.startswith("<reasoning>\n")
+            and text.endswith("\n</answer>\n")
+            and "\n</reasoning>\n<answer>\n" in text
+        )
+        reward = 0.5 * is_exact + 0.5 * _in_order(text)
     lines = ("<reasoning>\n", "\n</reasoning>\n", "\n<answer>\n", "\n</answer>")
     reward += sum(0.125 for line in lines if text.count(line) == 1)
     if text.count("\n<answer>\n") == 1:
@@ -191,6 +216,6 @@ def _in_order(text: str) -> bool:
     return turn is not None and "</answer>" in text[turn.end() :]
 
 
-def make(config: RowTaskConfig) -> Gsm8k:
+def make(config: Gsm8kConfig) -> Gsm8k:
     """Return the task with its settings."""
     return Gsm8k(config)

@@ -17,6 +17,7 @@ from dopsd.tasks.common.answers import (
     UNKNOWN,
     braced,
     closed,
+    laid_out,
     last_boxed,
     published_box,
     score_by_rule,
@@ -110,6 +111,13 @@ the solution
     def answer_text(self, problem: Problem) -> str | None:
         """Return the gold answer, in LaTeX; None if it is unknown."""
         return problem.answer or None
+
+    def laid_out_reference(self, problem: Problem) -> str:
+        r"""Return the reference solution as the prompt asks for it.
+
+        A `\boxed ` with a space goes: the published scorer would read it before the last box.
+        """
+        return laid_out((problem.reference or "").replace(BOX + " ", ""), problem.answer)
 
     def reward(self, problem: Problem, text: str) -> float:
         r"""Return the reward for RLVR, up to 3, as in the d1 paper.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
 from accelerate import Accelerator
 from conftest import write_params
 from test_infill import PROBLEM, Reader, policy, rollout
+from torch import Tensor
 
 from dopsd.algorithms.infill.answers import Known
 from dopsd.algorithms.infill.lessons import lesson
 from dopsd.config.loading import load_params
 from dopsd.core.types import Problem, Score
+from dopsd.models.text import ChatText
 from dopsd.tasks.sudoku.task import Sudoku
 from dopsd.training.trainer import Trainer
 
@@ -28,14 +29,29 @@ def test_a_place_before_the_one_that_is_scored_is_dropped():
     assert lesson(*given) is not None and lesson(*given, after_eos=True) is None
 
 
-@pytest.mark.parametrize("method", ["infill", "routed"])
-def test_whole_completions_are_checked_where_they_are_scored(project, monkeypatch, method):
+def test_whole_completions_are_checked_where_they_are_scored(project, monkeypatch):
     read: list[str] = []
     verify = Sudoku.verify
     monkeypatch.setattr(Sudoku, "verify", lambda *to: read.append(to[-1]) or verify(*to))
-    write_params(sampling__text_after_eos=True, method__routed__distil_weight=0.5)
-    loop = Trainer(load_params().run("sudoku", method, 0), Accelerator(cpu=True))
+    write_params(sampling__text_after_eos=True)
+    loop = Trainer(load_params().run("sudoku", "infill", 0), Accelerator(cpu=True))
     while not loop.waiting:
         loop._collect()
     assert len(read) > loop.counters["rollouts"]  # and those with a right answer
     assert {len(loop.policy.text.tokens(text)) for text in read} == {40}
+
+
+def test_whole_completions_are_checked_where_rewards_read_them(project, monkeypatch):
+    read: list[bool] = []
+    decode = ChatText.decode
+
+    def reading(text: ChatText, ids: Tensor, after_eos: bool = False, special: bool = True) -> str:
+        read.extend([after_eos] * (not special))
+        return decode(text, ids, after_eos, special)
+
+    monkeypatch.setattr(ChatText, "decode", reading)
+    write_params(sampling__text_after_eos=True, method__routed__distil_weight=0.5)
+    loop = Trainer(load_params().run("sudoku", "routed", 0), Accelerator(cpu=True))
+    while not loop.waiting:
+        loop._collect()
+    assert len(read) > loop.counters["rollouts"] and all(read)  # and those with a right answer

@@ -8,6 +8,8 @@ from accelerate import Accelerator
 from conftest import ROOT, write_params
 
 from dopsd.algorithms.just_grpo.config import JustGrpoConfig
+from dopsd.algorithms.routed.config import RoutedConfig
+from dopsd.algorithms.trace_rl.config import TraceRlConfig
 from dopsd.config import profiles
 from dopsd.config.loading import checked, load_params
 from dopsd.core.errors import DopsdError
@@ -17,13 +19,21 @@ from dopsd.rollout.sampler import Decoding
 from dopsd.training.trainer import Trainer
 
 
-@pytest.mark.parametrize("changes", [{}, {"positions": "fallback", "threshold": 0.8}])
-def test_rollouts_follow_the_softmax_also_where_others_have_the_published_noise(changes):
+@pytest.mark.parametrize(
+    "config",
+    [
+        JustGrpoConfig(),
+        JustGrpoConfig(positions="fallback", threshold=0.8),
+        TraceRlConfig(),
+        RoutedConfig(),
+    ],
+)
+def test_rollouts_follow_the_softmax_also_where_others_have_the_published_noise(config):
     """The preset reference asks for bfloat16. One token has 0.99, ten others 0.001 each: 19 800 of
     20 000 draws +- 14 are the first; with the published noise it was 19 943.
     """
     asked = SamplingConfig(gen_length=8, block_length=8, steps=8, gumbel_dtype="bfloat16")
-    sampling = JustGrpoConfig(**changes).sampling_of(asked)
+    sampling = config.sampling_of(asked)
     decoding = Decoding(8, 1, 8, 1.0, sampling.gumbel_dtype)
     odds = torch.tensor([0.99] + [0.001] * 10)
     drawn = sampler.choose(odds.log().expand(20_000, 11), torch.arange(20_000), decoding)

@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from accelerate import Accelerator
+from conftest import write_params
 from fakes import EOS, MASK, FakePolicy
 from test_literal import moved
 
@@ -22,10 +24,12 @@ from dopsd.algorithms.common.trace_states import (
     plan_states,
 )
 from dopsd.algorithms.trace_rl.config import TraceRlConfig
+from dopsd.config.loading import load_params
 from dopsd.core.rng import fold_in, key_from
 from dopsd.core.tensors import through_first
 from dopsd.core.types import Rollout
 from dopsd.rollout.sampler import Decoding, GenerationRequest, StepInput, denoise, most_confident
+from dopsd.training.trainer import Trainer
 
 STEPS = [0, 1, 0, 2, 5, 5, 4, 4]  # step 3 committed nothing
 TOKENS = torch.tensor([1, 2, 3, 4, 5, EOS, EOS, EOS])
@@ -46,6 +50,13 @@ def collected(is_moved: bool = True, **changes: object):
 
 def places(mask: torch.Tensor) -> list[list[int]]:
     return [row.nonzero()[:, 0].tolist() for row in mask]
+
+
+def test_noise_is_exact_whatever_the_section_says(project):
+    write_params(sampling__gumbel_dtype="bfloat16")
+    loop = Trainer(load_params().run("sudoku", "trace_rl", 0), Accelerator(cpu=True))
+    assert loop.algorithm.collector.sampling.gumbel_dtype == "float32"
+    assert loop.algorithm.context.sampling.gumbel_dtype == "bfloat16"
 
 
 def test_groups_of_two_steps_by_hand():
@@ -278,11 +289,10 @@ def test_settings_that_contradict_each_other_are_refused():
 
 
 def test_the_defaults_are_those_of_the_published_code():
-    """2 states x 128 accumulations x 8 GPUs are an update of 32 x 8 x 128 states."""
     config = TraceRlConfig()
-    assert config.updates_of_collect * 2 * 128 * 8 == config.group_size * 32 * 128
     train = config.train
     assert (train.betas, train.weight_decay, train.learning_rate) == ([0.9, 0.999], 0.0, 1e-6)
+    assert (config.updates_of_collect, train.warmup_updates) == (8, 0)
 
 
 @pytest.mark.parametrize("count", [3, 6])

@@ -266,8 +266,8 @@ def test_rollouts_and_updates_of_a_method_are_its_own_forwards():
     answer = 256 * shape.denoising_step(456, masked=1) / 1e15
     assert found.rollouts == pytest.approx(64 * 64 * 16 * answer)
     assert found.training == pytest.approx(64 * 64 * 16 * 256 * trained)
-    found = cost("trace_rl")  # 4 collects of 32 problems, 8 rollouts of 16 states
-    assert found.training == pytest.approx(4 * 32 * 8 * 16 * (trained + plain))
+    found = cost("trace_rl")  # 8 collects of 32 problems, 8 rollouts of 16 states
+    assert found.training == pytest.approx(8 * 32 * 8 * 16 * (trained + plain))
 
 
 @pytest.mark.parametrize("method", [*methods_with(GroupConfig), "d_opsd"])
@@ -279,7 +279,7 @@ def test_forwards_and_logits_of_a_method_are_those_that_it_says(project, monkeyp
     run = load_params().run("sudoku", method, 0)
     loop, problems = Trainer(run, Accelerator(cpu=True)), run.train.prompts_per_collect
     loop.policy.suppress_tokens = [*loop.policy.suppress_tokens, loop.policy.eos_id]
-    monkeypatch.setattr(RewardedGroups, "_rewards", lambda *given: [0.0, 1.0])
+    monkeypatch.setattr(RewardedGroups, "_rewards", lambda *_: ([0.0, 1.0], [False, True]))
     said = run.algorithm.forwards(run.sampling)
     steps = run.algorithm.sampling_of(run.sampling).steps
     sampled = problems * said.rollouts * steps

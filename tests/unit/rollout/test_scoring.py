@@ -58,7 +58,7 @@ def test_a_graded_task_keeps_the_best_attempt_and_the_latest_on_ties():
 class EndingText(FakeText):
     """Cuts a text at its end, unless all of it is asked for."""
 
-    def decode(self, ids: torch.Tensor, after_eos: bool = False) -> str:
+    def decode(self, ids: torch.Tensor, after_eos: bool = False, special: bool = True) -> str:
         text = super().decode(ids)
         return text if after_eos else text.partition(str(EOS))[0]
 

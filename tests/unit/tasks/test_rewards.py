@@ -45,6 +45,25 @@ def test_gsm8k(text: str, reward: float):
 
 
 @pytest.mark.parametrize(
+    ("reasoning", "answer", "any_lines", "one_line"),
+    [
+        ("\n2 and 3\n", "\n\\boxed{5}\n", 4.0, 3.5),  # d1's soft pattern passes no line end
+        ("\n2\nand 3\n", "\n\\boxed{5}\n", 4.0, 3.0),  # nor does its strict one
+        ("\n2 and 3\n", "\nso\n\\boxed{5}\n", 4.0, 3.0),
+        ("2 and 3", "\\boxed{5}", 3.0, 3.0),
+        ("2\nand 3", "\\boxed{5}", 3.0, 2.5),
+    ],
+)
+def test_layout_of_gsm8k_over_several_lines(
+    reasoning: str, answer: str, any_lines: float, one_line: float
+):
+    text = f"<reasoning>{reasoning}</reasoning>\n<answer>{answer}</answer>\n"
+    for layout, reward in (("any_lines", any_lines), ("one_line", one_line)):
+        task = Gsm8k(Gsm8kConfig(reward_layout=layout))
+        assert task.reward(SUM, text) == pytest.approx(reward), layout
+
+
+@pytest.mark.parametrize(
     ("text", "reward"),
     [
         ("<answer>\\boxed{3 + 4 + 5}</answer>", 1.0),

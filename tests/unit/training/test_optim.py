@@ -70,6 +70,21 @@ def test_warm_up_by_ratio_is_a_share_of_an_epoch_as_transformers_counts_it(
     assert optim.with_warmup(by_number, problems, chunks) is by_number
 
 
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "factors"),
+    [
+        ("constant", 0, [1, 1, 1, 1]),
+        ("constant", 1, [0, 1, 1, 1]),
+        ("linear", 0, [1, 0.75, 0.5, 0.25]),
+        ("linear", 2, [0, 0.5, 1, 0.5]),
+        ("cosine", 0, [1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5]),
+    ],
+)
+def test_schedules_by_hand(schedule: str, warmup: int, factors: list[float]):
+    settings = TrainConfig(updates=4, schedule=schedule, warmup_updates=warmup)
+    assert [optim.lr_factor(n, settings) for n in range(4)] == pytest.approx(factors)
+
+
 def test_restored_moments_follow_the_weights_and_the_step_stays_where_the_host_reads_it():
     weights = {"a": torch.zeros(2, device="meta"), "b": torch.zeros(3, device="meta")}
     optimizer = optim.adamw(weights.values(), TrainConfig())
