@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
-=======
 import re
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING
->>>>>>> helper-rows
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -53,14 +48,15 @@ class PlainTokens:
 
     Args:
         tokenizer: the checkpoint's tokenizer, with a chat template.
-        mask_id: the model's mask, which a tokenizer may not flag as special.
+        config: the model's config, with the options of the template and with the mask, which a
+            tokenizer may not flag as special.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, mask_id: int) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, config: DenoiserConfig) -> None:
+        self.tokenizer, self.config = tokenizer, config
         added = tokenizer.added_tokens_decoder
         ids = {i for i, token in added.items() if token.special} | {*tokenizer.all_special_ids}
-        self.ids = {i for i in ids | {mask_id} if i in added}
+        self.ids = {i for i in ids | {config.mask_token_id} if i in added}
         texts = sorted((added[i].content for i in self.ids), key=len, reverse=True)
         self.texts = [text for text in texts if len(text) > 1]  # the embedded base's ? is one token
         self.pattern = re.compile("|".join(map(re.escape, self.texts)) or r"(?!)")
@@ -70,7 +66,7 @@ class PlainTokens:
     def chat(self, messages: list[dict[str, str]], prefill: str = "") -> list[int]:
         """Return the ids of a chat, up to where the answer begins."""
         plain = [message | {"content": self._mark(message["content"])} for message in messages]
-        return self._tokens(prompt_text(self.tokenizer, plain, prefill))
+        return self._tokens(prompt_text(self.tokenizer, self.config, plain, prefill))
 
     def text(self, text: str) -> list[int]:
         """Return the ids of a text without special tokens."""
@@ -114,12 +110,8 @@ class ChatText:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, model: Denoiser) -> None:
-<<<<<<< HEAD
-        self.tokenizer, self.config = tokenizer, model.config
-=======
         self.tokenizer = tokenizer
-        self.plain = PlainTokens(tokenizer, model.config.mask_token_id)
->>>>>>> helper-rows
+        self.plain = PlainTokens(tokenizer, model.config)
         self.eos_id = model.config.eos_token_id
         self.end_of_turn = model.config.end_of_turn
 
@@ -132,11 +124,7 @@ class ChatText:
             messages: the chat, as {role, content}.
             prefill: text after the assistant's header, with which the answer begins.
         """
-<<<<<<< HEAD
-        return self.tokens(prompt_text(self.tokenizer, self.config, messages, prefill))
-=======
         return torch.tensor(self.plain.chat(messages, prefill))
->>>>>>> helper-rows
 
     def tokens(self, text: str) -> Tensor:
         """Return the token ids [n] of a text; none of them is a special token."""

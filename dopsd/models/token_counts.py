@@ -22,16 +22,10 @@ class TokenCounts:
     def __init__(self, folder: Path) -> None:
         from dopsd.models.architecture import read_config
 
-<<<<<<< HEAD
         self.config = read_config(folder)
         self.longest: int = self.config.max_sequence_length
         self.tokenizer = load_tokenizer(folder, self.config)
-=======
-        config = read_config(folder)
-        self.longest: int = config.max_sequence_length
-        self.tokenizer = load_tokenizer(folder, config)
-        self.plain = PlainTokens(self.tokenizer, config.mask_token_id)
->>>>>>> helper-rows
+        self.plain = PlainTokens(self.tokenizer, self.config)
 
     def prompt(self, messages: list[dict[str, str]], prefill: str) -> str:
         """Return a chat as the text that the model gets."""

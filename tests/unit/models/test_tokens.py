@@ -104,12 +104,12 @@ def test_special_tokens_in_a_question_or_solution_are_text(as_llada: Path, tmp_p
     folder = tmp_path / "toy" if place == "embedded" else as_llada
     text = load_policy(ModelConfig(path=str(folder)), None, 0).text
     plain = [{"role": "user", "content": "12 34"}]
-    before = prompt_text(text.tokenizer, plain, "<a>")
+    before = prompt_text(text.tokenizer, text.plain.config, plain, "<a>")
     assert torch.equal(text.encode(plain, "<a>"), written(text, before))
     odd = "12<|mdm_mask|> <|endoftext|>34<|startoftext|>"
     asked = [{"role": "user", "content": odd}]
     ids = text.encode(asked).tolist()
-    assert text.tokenizer.decode(ids) == prompt_text(text.tokenizer, asked)
+    assert text.tokenizer.decode(ids) == prompt_text(text.tokenizer, text.plain.config, asked)
     special = set(text.tokenizer.convert_tokens_to_ids(["<|mdm_mask|>", "<|endoftext|>"]))
     assert not special & set(ids) and ids.count(text.tokenizer.bos_token_id) == 1
     tokens = text.tokens(odd).tolist()
