@@ -20,7 +20,7 @@ from dopsd.cli.overview import CLOSING, overview
 from dopsd.cli.parser import SHELLS, Parser, PrintCompletion
 from dopsd.cli.stages import DVC, PARALLEL, STAGES
 from dopsd.config.loading import load_params
-from dopsd.core.environment import bypass_proxies
+from dopsd.core.environment import bypass_proxies, name_user, refuse_leftovers
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError, readable, unknown, with_code
 from dopsd.core.progress import outlive_readers
@@ -137,6 +137,8 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     if arguments.command in FREE:
         FREE[arguments.command](arguments)
         return 0
+    if arguments.command in (*STAGES, *PARALLEL):
+        refuse_leftovers()
     params = load_params(arguments.params)
     _complete(arguments, params)
     if arguments.command in PARALLEL and (params.launch.processes > 1 or is_on_nodes()):
@@ -196,6 +198,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         end_with_parent()
     use_expandable_segments()
     bypass_proxies()
+    name_user()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if arguments.command not in ONLINE:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from dopsd.core.environment import refuse_leftovers
 from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, StopRequested
+from dopsd.core.errors import TEMPORARY, DopsdError, StopRequested
 from dopsd.core.metrics import MetricSums
 from dopsd.distributed.config import LaunchConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from accelerate import Accelerator
 
     from dopsd.distributed.uneven_forwards import UnevenForwards
 
 
+SOON = 30.0  # seconds in which the processes of a launcher meet
 T = TypeVar("T")
 
 
@@ -38,9 +43,11 @@ def all_processes(timeout: int = LaunchConfig().timeout) -> Accelerator:
     """
     from accelerate import Accelerator, InitProcessGroupKwargs
 
-    waiting = InitProcessGroupKwargs(timeout=timedelta(seconds=timeout))
-    accelerator = Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=[waiting])
+    refuse_leftovers()
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    waiting = InitProcessGroupKwargs(timeout=timedelta(seconds=timeout))
+    with _telling(world_size - 1, timeout):
+        accelerator = Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=[waiting])
     if accelerator.num_processes != world_size:
         raise DopsdError(
             f"train: {world_size} processes were started, but accelerate sees"
@@ -51,6 +58,40 @@ def all_processes(timeout: int = LaunchConfig().timeout) -> Accelerator:
         properties = torch.cuda.get_device_properties(accelerator.device)
         refuse_shared_gpu(str(properties.uuid), accelerator)
     return accelerator
+
+
+@contextmanager
+def _telling(others: int, timeout: int) -> Iterator[None]:
+    """Say for what this process waits, if the others do not come soon; every process may be lost.
+
+    Args:
+        others: number of other processes.
+        timeout: seconds that it waits.
+
+    Raises:
+        DopsdError: if they do not come at all.
+    """
+    place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    line = (
+        f"train: waiting for {others} other {'process' if others == 1 else 'processes'} at {place}"
+    )
+    timer = threading.Timer(
+        SOON, sys.stderr.write, [f"{line} (WORLD_SIZE), for {timeout} s at most\n"]
+    )
+    timer.daemon = True
+    if others:
+        timer.start()
+    try:
+        yield
+    except dist.DistError as error:
+        raise DopsdError(
+            f"train: {others + 1} processes (WORLD_SIZE) did not meet at {place} within {timeout} s"
+            " (launch.timeout); start all of them, or unset WORLD_SIZE",
+            TEMPORARY,
+            code=Code.PROCESSES,
+        ) from error
+    finally:
+        timer.cancel()
 
 
 def refuse_shared_gpu(gpu: str, accelerator: Accelerator) -> None:

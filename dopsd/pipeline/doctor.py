@@ -15,7 +15,17 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.pipeline.checks.card import card
 from dopsd.pipeline.checks.finding import Finding
-from dopsd.pipeline.checks.machine import disk, gpus, inputs, kernels, packages, python, starts
+from dopsd.pipeline.checks.machine import (
+    commit,
+    disk,
+    gpus,
+    inputs,
+    kernels,
+    packages,
+    python,
+    starts,
+    user,
+)
 from dopsd.pipeline.checks.services import hub, ports, prefect_server, remote, tracking_server
 
 if TYPE_CHECKING:
@@ -29,6 +39,8 @@ CHECKS: tuple[Callable[[Params], Iterator[Finding]], ...] = (
     kernels,
     card,
     disk,
+    user,
+    commit,
     ports,
     tracking_server,
     prefect_server,

@@ -5,19 +5,20 @@ The record is in no output of DVC, since equal runs on other machines must give 
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dopsd.core.files import write_json
 from dopsd.core.machine import device_name, package_version
+from dopsd.core.progress import log
 from dopsd.training.resuming import object_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from accelerate import Accelerator
 
 MACHINE = "machine.json"
@@ -39,6 +40,8 @@ def record_machine(
     if not accelerator.is_main_process:
         return
     parts: list[dict[str, Any]] = object_of(scratch / MACHINE).get("parts", []) if update else []
+    if fault := commit_fault():
+        log(f"train: {fault}")
     part = {"devices": devices, "packages": versions(), "commit": commit()}
     if not parts or {key: parts[-1].get(key) for key in part} != part:
         write_json(scratch / MACHINE, {"parts": [*parts, {"after_update": update, **part}]})
@@ -63,21 +66,35 @@ def commit() -> str | None:
 
     Settings and lock do not count: every new run changes them, and its record has the settings.
     """
-    try:
-        head = _git("rev-parse", "HEAD")
-        return head and head + (
-            "+" if _git("status", "--porcelain", "-uno", "--", *UNCOUNTED) else ""
-        )
-    except OSError:  # no git here
-        return None
-
-
-def _git(*words: str) -> str | None:
-    process = subprocess.run(
-        ["git", "--no-optional-locks", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        encoding="utf-8",
+    head = _git("rev-parse", "--verify", "-q", "HEAD")[0]
+    return head and head + (
+        "+" if _git("status", "--porcelain", "-uno", "--", *UNCOUNTED)[0] else ""
     )
-    return process.stdout.strip() or None
+
+
+def commit_fault() -> str | None:
+    """Return why git does not tell the commit of a repository that is here; None: it may."""
+    fault = _git("rev-parse", "--verify", "-q", "HEAD")[1]
+    is_here = any((folder / ".git").exists() for folder in (Path.cwd(), *Path.cwd().parents))
+    if not is_here or not fault:
+        return None
+    trust = '; if you trust it: `git config --global --add safe.directory "$PWD"`'
+    advice = trust if "dubious ownership" in fault else ""
+    return f"{fault}, so the commit is not recorded{advice}"
+
+
+def _git(*words: str) -> tuple[str | None, str | None]:
+    """Return what git says, and its first complaint."""
+    try:
+        process = subprocess.run(
+            ["git", "--no-optional-locks", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            encoding="utf-8",
+            env=os.environ | {"LC_ALL": "C"},
+        )
+    except OSError:
+        return None, "git is not installed"
+    complaint = process.stderr.partition("\n")[0].removeprefix("fatal: ")
+    return process.stdout.strip() or None, f"git: {complaint}" if complaint else None

@@ -217,9 +217,10 @@ def main() -> int:
     parser.add_argument("--name", help="with --server: name of this machine")
     args = parser.parse_args()
     sys.path.append(str(ROOT))  # containers run this before dopsd is on their path
-    from dopsd.core.environment import bypass_proxies
+    from dopsd.core.environment import bypass_proxies, name_user
 
     bypass_proxies(args.host)
+    name_user()
     try:
         if args.action == "up" and args.server:
             join(args.server, args.mlflow, args.name, environment(HOST, 4200, 5000))

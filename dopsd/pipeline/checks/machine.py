@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
@@ -136,6 +137,21 @@ def inputs(params: Params) -> Iterator[Finding]:
         "all exist" if not missing else "; ".join(missing),
         "download the missing files, or name others in params.yaml" if missing else "",
     )
+
+
+def user(_: Params) -> Iterator[Finding]:
+    """Say what plain `dvc` needs where the user's id has no name; `dopsd` sets it."""
+    if os.environ.get("USER") == str(os.getuid()):
+        message = f"the user id {os.getuid()} has no name"
+        yield Finding("user", None, message, f"for plain `dvc`: `export USER={os.getuid()}`")
+
+
+def commit(_: Params) -> Iterator[Finding]:
+    """Check that git tells the commit that records of runs have."""
+    from dopsd.training.machine import commit_fault  # slow to import
+
+    if fault := commit_fault():
+        yield Finding("git", None, *fault.split(", so ", 1))
 
 
 def starts(params: Params) -> Iterator[Finding]:

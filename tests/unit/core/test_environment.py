@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import getpass
 import http.server
 import os
+import re
 import shutil
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import httpx
 import pytest
 import requests
-from conftest import ROOT
+from conftest import ROOT, small_params
 from ports import free_port
 
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
-from dopsd.core.environment import bypass_proxies
+from dopsd.config.params import Params
+from dopsd.core import environment
+from dopsd.core.environment import MEETING, MPI, RANKED, bypass_proxies, refuse_leftovers
+from dopsd.core.errors import DopsdError
+from dopsd.distributed import accelerate_group
+from dopsd.pipeline.checks import machine
 
 
 class Healthy(http.server.BaseHTTPRequestHandler):
@@ -100,3 +109,78 @@ def test_params_yaml_stays_utf_8_in_another_locale(project):
         assert found.returncode == 0, found.stderr
     assert path.read_text(encoding="utf-8").startswith("# für Größe — → 日本\n")
     assert load_params(path).train.checkpoint_every == 3
+
+
+TORCHRUN = {
+    "WORLD_SIZE": "2",
+    "RANK": "1",
+    "LOCAL_RANK": "1",
+    "MASTER_ADDR": "h",
+    "MASTER_PORT": "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [
+        ({}, ""),
+        (TORCHRUN, ""),
+        ({"WORLD_SIZE": "1"}, ""),
+        ({"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}, ""),
+        ({"MASTER_ADDR": "h", "MASTER_PORT": "1", "PMI_SIZE": "1"}, ""),
+        (
+            {"WORLD_SIZE": "2"},
+            "WORLD_SIZE is 2, but RANK, LOCAL_RANK, MASTER_PORT, MASTER_ADDR are not set",
+        ),
+        (TORCHRUN | {"LOCAL_RANK": ""}, "WORLD_SIZE is 2, but LOCAL_RANK is not set"),
+        (TORCHRUN | {"WORLD_SIZE": "two"}, "WORLD_SIZE=two is no number"),
+        ({"WORLD_SIZE": "-1"}, "WORLD_SIZE=-1 is no number"),
+        ({"WORLD_SIZE": "0"}, "RANK is 0, and WORLD_SIZE is 0"),
+        ({"RANK": "1"}, "RANK is 1, and WORLD_SIZE is 1: left over by a launcher? `unset RANK`"),
+        (TORCHRUN | {"RANK": "2"}, "RANK is 2, and WORLD_SIZE is 2"),
+        ({"OMPI_COMM_WORLD_SIZE": "4"}, "OMPI_COMM_WORLD_SIZE is 4, but WORLD_SIZE, RANK, "),
+    ],
+)
+def test_what_a_launcher_left_in_the_environment_is_named(monkeypatch, left, told):
+    for name in (*RANKED, MEETING, *MPI):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in left.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(DopsdError, match=re.escape(told)) if told else nullcontext():
+        refuse_leftovers()
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "prepare"])
+def test_stages_refuse_a_number_of_processes_that_were_not_started(
+    project, monkeypatch, capsys, command
+):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main([command]) == 2
+    assert "dopsd: WORLD_SIZE is 2, but RANK," in capsys.readouterr().err
+
+
+def test_a_process_says_for_whom_it_waits(monkeypatch, capsys):
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(accelerate_group, "SOON", 0.01)
+    with accelerate_group._telling(1, 9):
+        time.sleep(0.5)
+    with accelerate_group._telling(0, 9):
+        time.sleep(0.1)
+    told = "train: waiting for 1 other process at h:1 (WORLD_SIZE), for 9 s at most\n"
+    assert capsys.readouterr().err == told
+
+
+def test_a_user_id_without_a_name_is_named_by_its_number(monkeypatch):
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    environment.name_user()
+    assert "USER" not in os.environ  # the id of this process has a name
+    monkeypatch.setattr(os, "getuid", lambda: 987654)
+    assert main(["explain", "D505"]) == 0 and getpass.getuser() == "987654"
+    assert Path.home() == Path("/")
+    (finding,) = machine.user(Params.model_validate(small_params()))
+    assert "export USER=987654" in finding.advice
+    monkeypatch.setenv("USER", "somebody")
+    environment.name_user()
+    assert os.environ["USER"] == "somebody"

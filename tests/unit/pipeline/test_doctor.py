@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import socket
+import subprocess
 import threading
 from pathlib import Path
 
@@ -183,3 +184,35 @@ def test_a_card_whose_logits_are_off_by_more_than_rounding_is_unfit():
     for wrong in (expected * 1.001, expected * float("nan")):
         found = card._compared("gpu computes", "the CPU", wrong, expected, card.SINGLE)
         assert found.is_fit is False and "make gpu" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        ({"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}, "git: detected dubious ownership in repository"),
+        ({"PATH": ""}, "git is not installed, so the commit is not recorded"),
+        ({"GIT_DIR": "nowhere"}, "git: not a git repository: 'nowhere'"),
+    ],
+)
+def test_a_commit_that_git_does_not_tell_is_said_by_train_and_doctor(
+    project, monkeypatch, capsys, broken, told
+):
+    subprocess.run(["git", "init", "-q"], check=True)
+    assert list(machine.commit(params())) == []  # no commit yet is no fault
+    for name, value in broken.items():
+        monkeypatch.setenv(name, value)
+    (finding,) = machine.commit(params())
+    assert (
+        finding.is_fit is None
+        and finding.message.startswith(told.partition(", so")[0])
+        and "not recorded" in finding.advice
+    )
+    write_params(train__updates=1)
+    assert main(["train"]) == 0
+    said = capsys.readouterr().err
+    assert f"train: {told}" in said and ("safe.directory" in said) == ("dubious" in told)
+
+
+def test_a_folder_without_a_repository_has_no_commit_and_no_fault(project, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(project.parent))
+    assert list(machine.commit(params())) == []
