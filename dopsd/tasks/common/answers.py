@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 BOX, FRAME = "\\boxed", "\\fbox"
 BRACES = re.compile("[{}]")
+TAGS = re.compile("</?(?:reasoning|answer)>")
 # gold answer of a question that a person typed; no row has it, and every answer scores 0
 UNKNOWN = ""
 
@@ -28,7 +29,8 @@ def closed(text: str, tag: str) -> str | None:
 
 
 def laid_out(reasoning: str, answer: str) -> str:
-    r"""Return reasoning and answer as prompts of \boxed{} in an <answer> ask for them."""
+    r"""Return reasoning, without its own tags, and answer as prompts of \boxed{} ask for them."""
+    reasoning = TAGS.sub("", reasoning)
     return (
         f"<reasoning>\n{reasoning.strip()}\n</reasoning>\n<answer>\n{BOX}{{{answer}}}\n</answer>\n"
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.answers import (
+    BOX,
     UNKNOWN,
     boxed_to_brace,
     closed,
@@ -166,9 +167,12 @@ the steps
         return problem.answer or None
 
     def laid_out_reference(self, problem: Problem) -> str:
-        """Return the reference solution as the prompt asks for it, without calculator's marks."""
+        """Return the reference solution as the prompt asks for it.
+
+        Calculator's marks go, and boxes before the answer's: the published scorer reads the first.
+        """
         steps, _, _ = (problem.reference or "").rpartition("####")
-        return laid_out(CALCULATION.sub("", steps), problem.answer)
+        return laid_out(CALCULATION.sub("", steps).replace(BOX, ""), problem.answer)
 
     def reward(self, problem: Problem, text: str) -> float:
         """Return the reward for RLVR, up to 4, as the sum in d1.

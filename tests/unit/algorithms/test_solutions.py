@@ -27,6 +27,7 @@ MATH = [
     {"problem": "c", "solution": r"Hence \[\boxed 5\]"},
     {"problem": "d", "solution": r"That is \fbox{7}."},
     {"problem": "e", "solution": "Add them.", "answer": r"\frac{3}{4}"},
+    {"problem": "g", "solution": r"<answer>1</answer>, no: \boxed{2}"},
     {"problem": "f", "solution": r"Not \boxed{1}, but \boxed{\text{(B)}}."},
 ]
 
@@ -74,6 +75,15 @@ def test_a_solution_of_gsm8k_is_learnt_in_the_layout_of_the_prompt():
         "<answer>\n\\boxed{1200}\n</answer>\n"
     ]
     assert solution(task, problem, "ar_opsd") == answer  # its teacher is shown the data's own
+
+
+@pytest.mark.parametrize(
+    "steps", [r"\boxed{7} and \boxed{5}", "<answer>9</answer>", "", "<<3<4=1>>5"]
+)
+def test_odd_steps_of_gsm8k_get_full_marks(steps: str):
+    task = made("gsm8k")
+    row = Row({"question": "How many?", "answer": f"{steps}\n####-5.50"}, "a", 1)
+    assert_full_marks(task, [task.problem_of(row)])
 
 
 @needs_golden
