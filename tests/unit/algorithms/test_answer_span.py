@@ -57,14 +57,12 @@ def tokenizer(*words: str) -> ChatText:
     model.pre_tokenizer, model.decoder = pre_tokenizers.Split("\0", "isolated"), decoders.Fuse()
     fast = PreTrainedTokenizerFast(tokenizer_object=model, clean_up_tokenization_spaces=False)
     fast.add_special_tokens({"eos_token": EOS, "additional_special_tokens": [EOT]})
-    return ChatText(
-        fast,
-        SimpleNamespace(config=SimpleNamespace(eos_token_id=fast.eos_token_id, end_of_turn=EOT)),
-    )
+    config = SimpleNamespace(eos_token_id=fast.eos_token_id, end_of_turn=EOT, mask_token_id=-1)
+    return ChatText(fast, SimpleNamespace(config=config))
 
 
 def completion(text: ChatText, written: str, length: int) -> Tensor:
-    ids = text.tokens(written)
+    ids = torch.tensor(text.tokenizer(written)["input_ids"])  # with special tokens, as sampled
     return torch.cat([ids, torch.full((length - len(ids),), text.eos_id)])
 
 

@@ -38,7 +38,8 @@ def test_whole_completions_are_checked_where_they_are_scored(project, monkeypatc
     while not loop.waiting:
         loop._collect()
     assert len(read) > loop.counters["rollouts"]  # and those with a right answer
-    assert {len(loop.policy.text.tokens(text)) for text in read} == {40}
+    tokens = loop.policy.tokenizer  # of special tokens too
+    assert {len(tokens(text, add_special_tokens=False)["input_ids"]) for text in read} == {40}
 
 
 def test_whole_completions_are_checked_where_rewards_read_them(project, monkeypatch):

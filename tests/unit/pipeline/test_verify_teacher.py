@@ -40,9 +40,8 @@ def test_hints_are_a_share_of_the_text_and_never_its_end(length, ratio):
 def policy_of_text() -> SimpleNamespace:
     tokenizer = build_tokenizer()
     mask, end = tokenizer.mask_token_id, tokenizer.eos_token_id
-    text = ChatText(
-        tokenizer, SimpleNamespace(config=SimpleNamespace(eos_token_id=end, end_of_turn=""))
-    )
+    config = SimpleNamespace(eos_token_id=end, end_of_turn="", mask_token_id=mask)
+    text = ChatText(tokenizer, SimpleNamespace(config=config))
     return SimpleNamespace(text=text, mask_id=mask, eos_id=end)
 
 
