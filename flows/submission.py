@@ -18,6 +18,7 @@ from prefect.client.schemas.sorting import LogSort
 from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.settings import get_current_settings
 
+from dopsd.core.environment import proxies
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
@@ -47,7 +48,13 @@ def connection(command: str) -> Iterator[SyncPrefectClient]:
     if not server.is_reachable():
         raise DopsdError(_no_server(command), code=Code.RUN_SERVER)
     try:
-        with get_client(sync_client=True) as client:
+        opened = get_client(sync_client=True)
+    except (ValueError, ImportError) as error:  # of httpx, which makes ready for every proxy
+        reason = " ".join(str(error).split())
+        message = f"{command}: {', '.join(proxies())}: {reason}; unset it, or name an HTTP proxy"
+        raise DopsdError(message, code=Code.RUN_SERVER) from None
+    try:
+        with opened as client:
             yield client
     except httpx.ConnectError:
         raise DopsdError(_no_server(command), code=Code.RUN_SERVER) from None
