@@ -64,7 +64,8 @@ def test_the_first_updates_of_pretraining_have_the_losses_of_this_recipe(tmp_pat
 
 
 def rows(name: str, found: list[dict]) -> dict:
-    path = Path(f"{name}.jsonl")
+    path = Path(f"data/external/{name}.jsonl")
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in found))
     return {"path": str(path), "name": None, "split": "train", "revision": None}
 
