@@ -117,11 +117,11 @@ def _memory() -> dict[str, float]:
 def stopped_after(seconds: float) -> Iterator[None]:
     """Send SIGTERM to this process after so many seconds, and again until training ends.
 
-    Without a handler of training the signal would end the process: it then waits for one.
+    Another handler than one of training would end the process: it waits until that is replaced.
     """
 
     def stop(*_: object) -> None:
-        if callable(signal.getsignal(signal.SIGTERM)):
+        if signal.getsignal(signal.SIGTERM) != handlers[signal.SIGTERM]:
             signal.raise_signal(signal.SIGTERM)
 
     handlers = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGALRM)}
