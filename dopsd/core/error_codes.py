@@ -95,7 +95,6 @@ class Code(Enum):
     TEMPORARY = "D706"
     NOT_READY = "D707"
     GIT = "D708"
-    CODE_LINKS = "D709"
 
     # tracking and plug-ins
     TRACKING_OFF = "D801"

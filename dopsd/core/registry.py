@@ -52,7 +52,7 @@ class Registry:
             and any(Path(root, module.name, f"{self.marker}.py").is_file() for root in roots)
         }
         plugins = {point.name: point.value for point in entry_points(group=self.package)}
-        for name, module in plugins.items():  # names are keys, and folders in code/ and runs/
+        for name, module in plugins.items():  # names are keys, and folders in runs/
             if not re.fullmatch("[a-z0-9_]+", name) or name in self.shared or not module:
                 raise DopsdError(
                     f"entry point {self.package}: {name} = {module}: expected a name of lowercase"

@@ -26,9 +26,9 @@ from dopsd.core.files import PLANS
 from dopsd.core.interrupts import MEANT, handling, is_at_terminal
 from dopsd.core.paths import BASES
 from dopsd.core.progress import log
-from dopsd.pipeline.code_entries import write_entries
 from dopsd.pipeline.dvc_files import keep_lockfile, set_aside_damaged_results
 from dopsd.pipeline.patient_dvc import PARENT
+from dopsd.pipeline.recipes import FILE, write_recipes
 from dopsd.pipeline.writer_lock import WriterLock, forget
 from dopsd.training.start import STARTS, remove_dead_links
 
@@ -69,10 +69,10 @@ class Writing:
         with handling(self._note), WriterLock(self.name, lost=self._lose) as lock:
             forget()  # DVC refuses to run with a list of locks that a kill cut off
             keep_lockfile(self.name)
-            if "code/" in Path("dvc.yaml").read_text(encoding="utf-8"):
-                write_entries()
+            if FILE.name in Path("dvc.yaml").read_text(encoding="utf-8"):
+                write_recipes()
                 for folder in (BASES, STARTS):  # dependencies, also where nothing is in them
-                    folder.mkdir(exist_ok=True)
+                    folder.mkdir(parents=True, exist_ok=True)
                 remove_dead_links()
             if PLANS.is_dir():
                 from dopsd.pipeline.keeping import finish_removals

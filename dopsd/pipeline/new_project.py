@@ -18,7 +18,7 @@ from dopsd.config.profiles import AS_IT_STANDS, EMBEDDED, HARDWARE, PRESET
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import require
-from dopsd.pipeline.code_entries import write_entries
+from dopsd.pipeline.recipes import write_recipes
 
 TEMPLATE = Path(__file__).with_name("template")
 # Names that git or DVC would take for settings of this repository, and what they become.
@@ -109,7 +109,7 @@ def _fill(profile: str, is_in_repository: bool) -> None:
             Path(name).replace(target)
     params(profile, PRESET, HARDWARE, [], Path("params.yaml"))
     _keep_settings(Path("prefect.yaml"))
-    write_entries()
+    write_recipes()
 
 
 def _keep_settings(deployments: Path) -> None:

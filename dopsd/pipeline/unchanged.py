@@ -1,4 +1,4 @@
-"""Check at the end of a stage that its settings and code are those of its start.
+"""Check at the end of a stage that its settings and recipes are those of its start.
 
 DVC records both only at the end, as what made the result.
 """
@@ -6,7 +6,6 @@ DVC records both only at the end, as what made the result.
 from __future__ import annotations
 
 import os
-import re
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from dopsd.config.loading import load_params, read_yaml
 from dopsd.core.environment import DVC_STAGE
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.core.fingerprint import sha256
+from dopsd.pipeline.recipes import FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +26,7 @@ PIPELINE = Path("dvc.yaml")
 
 @contextmanager
 def unchanged(path: Path, params: Params) -> Iterator[None]:
-    """Fail the stage inside if its sections of the settings, or its code, change meanwhile.
+    """Fail the stage inside if its sections of the settings, or recipes.yaml, change meanwhile.
 
     Does nothing outside DVC.
 
@@ -36,12 +35,13 @@ def unchanged(path: Path, params: Params) -> Iterator[None]:
         params: Settings as the stage read them.
 
     Raises:
-        DopsdError: if a section or a file changed.
+        DopsdError: if a section or recipes.yaml changed.
     """
     stage = os.environ.get(DVC_STAGE, "").partition("@")[0]
     declared = read_yaml(PIPELINE)["stages"].get(stage, {}) if stage and PIPELINE.is_file() else {}
-    sections = {key.partition(".")[0] for key in declared.get("params", [])}
-    original_digests = _code(declared)
+    keys = [key for key in declared.get("params", []) if isinstance(key, str)]
+    sections = {key.partition(".")[0] for key in keys}
+    recipes = _recipes()
     yield
     current_params = load_params(path) if sections else params
     changed = [
@@ -49,9 +49,7 @@ def unchanged(path: Path, params: Params) -> Iterator[None]:
         for name in sorted(sections)
         if vars(current_params)[name] != vars(params)[name]
     ]
-    changed += sorted(
-        name for name, digest in _code(declared).items() if original_digests.get(name) != digest
-    )
+    changed += [str(FILE)] if declared and _recipes() != recipes else []
     if changed:
         raise DopsdError(
             f"{stage}: {', '.join(changed)} changed during the stage, so DVC would record the"
@@ -60,13 +58,5 @@ def unchanged(path: Path, params: Params) -> Iterator[None]:
         )
 
 
-def _code(declared: dict[str, list[str]]) -> dict[str, str]:
-    """Return digests of the code that a stage of dvc.yaml depends on; a template matches all."""
-    names = [
-        re.sub(r"\$\{.*?\}", "*", name)
-        for name in declared.get("deps", [])
-        if name.startswith("code/")
-    ]
-    paths = [path for name in names for path in Path().glob(name)]
-    files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*.py"))]
-    return {path.as_posix(): sha256(path) for path in sorted(files)}
+def _recipes() -> bytes:
+    return FILE.read_bytes() if FILE.is_file() else b""

@@ -1,8 +1,8 @@
 """Where a run starts: the checkpoint that `train.start_from` names.
 
-DVC cannot look up the name of a run in a setting, so starts/ has a link for each run that starts
-from a checkpoint, and the stages that train depend on that folder. The link is to the adapter, or
-to the index of all weights, which has the digest of each shard.
+DVC cannot look up the name of a run in a setting, so data/starts has a link for each run that
+starts from a checkpoint, and the stages that train depend on that folder. The link is to the
+adapter, or to the index of all weights, which has the digest of each shard.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dopsd.models.checkpoint_files import INDEX
 if TYPE_CHECKING:
     from dopsd.training.run_settings import RunSettings
 
-STARTS = Path("starts")  # a dependency of DVC's stages `train` and `variant`
+STARTS = Path("data/starts")  # a dependency of DVC's stages `train` and `variant`
 RUN = re.compile(rf"(?:{RUNS}/)?([^/]+)/([^/]+)/([0-9]{{1,19}})(/.*)?")
 
 
@@ -122,9 +122,9 @@ def started_from(run: RunSettings) -> dict[str, str]:
 
 
 def link_start(run: RunSettings) -> None:
-    """Link what identifies the checkpoint that a run starts from into starts/, and nothing else."""
+    """Link what identifies the checkpoint that a run starts from, and nothing else."""
     place, folder = STARTS.joinpath(*map(str, run.key.parts)), start_folder(run)
-    STARTS.mkdir(exist_ok=True)
+    STARTS.mkdir(parents=True, exist_ok=True)
     for name in {ADAPTER, INDEX} - ({start_file(run)} if folder else set()):
         (place / name).unlink(missing_ok=True)
     if folder is None:
@@ -140,7 +140,7 @@ def link_start(run: RunSettings) -> None:
 
 
 def remove_dead_links() -> None:
-    """Remove links in starts/ to checkpoints that are gone, at which DVC would fail."""
+    """Remove links in data/starts to checkpoints that are gone, at which DVC would fail."""
     for link in [*STARTS.rglob(ADAPTER), *STARTS.rglob(INDEX)]:
         if not link.exists():
             link.unlink()

@@ -92,8 +92,8 @@ class Installation:
         assert done.returncode == 0, command + done.stdout + done.stderr
 
     def stale(self) -> set[str]:
-        """Stages that DVC would run, once the entries of code/ are those of the installation."""
-        write = "from dopsd.pipeline.code_entries import write_entries; write_entries()"
+        """Stages that DVC would run, once recipes.yaml is that of the installation."""
+        write = "from dopsd.pipeline.recipes import write_recipes; write_recipes()"
         command = [self.bin / "python", "-c", write]
         subprocess.run(command, cwd=self.project, env=self.env, check=True)
         return set(json.loads(self.run("dvc", "status", "--json")))
@@ -110,7 +110,7 @@ def test_a_project_of_an_installed_wheel_runs_by_both_entry_points_and_survives_
     imported = subprocess.run(where, cwd=tmp_path, env=wheel.env, capture_output=True, text=True)
     assert Path(imported.stdout.strip()) == wheel.site / "dopsd/__init__.py"
     assert "cd project" in wheel.run("dopsd", "init", "project", cwd=tmp_path)
-    assert (wheel.project / "code/core/__init__.py").read_text() == "RECIPE = 1\n"
+    assert "\ncore: 1\n" in (wheel.project / "recipes.yaml").read_text()
 
     wheel.run("dopsd", "params", *(f"--set={key}={json.dumps(v)}" for key, v in SHORT_RUN.items()))
     base = (wheel.project / "base/sudoku/model.safetensors").stat().st_mtime

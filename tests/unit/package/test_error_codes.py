@@ -84,7 +84,6 @@ NUMBERS = {
     "TEMPORARY": "D706",
     "NOT_READY": "D707",
     "GIT": "D708",
-    "CODE_LINKS": "D709",
     "TRACKING_OFF": "D801",
     "TRACKING_SERVER": "D802",
     "PLUGIN_BROKEN": "D803",

@@ -110,9 +110,9 @@ def test_without_git_nothing_is_written(monkeypatch, capsys):
 
 def test_a_failure_in_the_middle_leaves_nothing(monkeypatch, capsys):
     def fail() -> None:
-        raise OSError(28, "No space left on device", "code/core")
+        raise OSError(28, "No space left on device", "recipes.yaml")
 
-    monkeypatch.setattr(new_project, "write_entries", fail)
+    monkeypatch.setattr(new_project, "write_recipes", fail)
     Path("mine").mkdir()
     assert main(["init", "mine"]) == 75
     assert [p.name for p in Path().rglob("*")] == ["mine"]

@@ -1,5 +1,5 @@
-"""Results that change ask for a raised RECIPE: projects of an installed wheel rerun stages only
-where such a number was raised.
+"""Results that change ask for a raised RECIPE: DVC runs stages again only where such a number was
+raised.
 
 After results changed on purpose, raise RECIPE in the `__init__.py` of what changed, then write
 digests.json anew: REWRITE_DIGESTS=1 python -m pytest tests/unit/pipeline/test_recipe_numbers.py
@@ -20,7 +20,7 @@ from conftest import ROOT
 from torch import nn
 
 from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.pipeline.code_entries import recipe
+from dopsd.pipeline.recipes import recipe
 
 DIGESTS = Path(__file__).with_name("digests.json")
 ANEW = "write digests.json anew (the command is at the top of test_recipe_numbers.py)"
@@ -43,9 +43,7 @@ def rounding() -> str:
 
 def recipes() -> dict[str, int]:
     """All raised numbers of the package, by file."""
-    numbers = {
-        str(path.relative_to(ROOT)): recipe(path) or 1 for path in (ROOT / "dopsd").rglob("*.py")
-    }
+    numbers = {str(path.relative_to(ROOT)): recipe(path) for path in (ROOT / "dopsd").rglob("*.py")}
     return {name: number for name, number in sorted(numbers.items()) if number != 1}
 
 

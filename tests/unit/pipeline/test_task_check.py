@@ -1,4 +1,4 @@
-"""A task of params.yaml in commands: names, `dopsd task`, code/, and the forms of the flows."""
+"""A task of params.yaml in commands: names, `dopsd task`, recipes.yaml, the forms of the flows."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from dopsd.config.loading import load_params
 from dopsd.config.params_file import params
 from dopsd.core.files import write_json
 from dopsd.core.paths import PUBLISHED
-from dopsd.pipeline.code_entries import write_entries
-from dopsd.tasks.registry import load_task
+from dopsd.pipeline.recipes import recipe, recipes
+from dopsd.tasks.registry import TASKS, load_task
 
 SECTION = {
     "type": "custom",
@@ -203,16 +203,11 @@ def test_a_new_task_takes_a_line_for_each_key_and_leaves_the_blank_line_below(pr
     assert "    instructions: Add the numbers.\n\nmodel:\n" in text
 
 
-def test_each_task_links_to_the_folder_of_all_and_a_removed_one_leaves_no_link(project: Path):
-    (project / "dvc.yaml").write_text((ROOT / "dvc.yaml").read_text())
+def test_each_task_has_the_number_of_the_folder_of_all_until_it_is_removed(project: Path):
     begin(project)
-    write_entries()
-    link = project / "code/tasks/sums"
-    assert link.is_symlink() and link.resolve() == ROOT / "dopsd/tasks/custom"
-    assert not (project / "code/tasks/custom").exists()
+    assert recipes()["tasks"]["sums"] == recipe(ROOT / "dopsd/tasks/custom") > 1
     write_params()
-    write_entries()
-    assert not link.is_symlink()
+    assert recipes()["tasks"].keys() == {"common", *TASKS.names}
 
 
 def test_the_flows_offer_the_task_and_its_keys(project: Path):

@@ -1,8 +1,9 @@
-"""Settings and code that change while DVC runs a stage: its result is not recorded as theirs."""
+"""Settings and recipes that change while DVC runs a stage: its result is not recorded as theirs."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,8 +21,7 @@ stages:
   train:
     matrix: {task: [sudoku]}
     cmd: "%s train.py --task ${item.task}"
-    deps: [code/rollout, "code/tasks/${item.task}"]
-    params: [train, "method.${item.task}"]
+    params: [train, "method.${item.task}", {recipes.yaml: [core]}]
     outs: [runs]
 """
 TRAIN = """
@@ -46,9 +46,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DVC_STAGE, "train@sudoku")
     write_params()
     Path("dvc.yaml").write_text(PIPELINE)
-    for name in ("rollout/sampler.py", "tasks/sudoku/task.py", "pipeline/doctor.py"):
-        Path("code", name).parent.mkdir(parents=True)
-        Path("code", name).touch()
+    Path("recipes.yaml").write_text("core: 1")
 
 
 @pytest.mark.parametrize(
@@ -56,9 +54,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (lambda: write_params(train__updates=7), "params.yaml (train)"),
         (lambda: write_params(evaluate__bootstrap=700), ""),
-        (lambda: Path("code/rollout/sampler.py").write_text("1"), "code/rollout/sampler.py"),
-        (lambda: Path("code/tasks/sudoku/task.py").write_text("1"), "code/tasks/sudoku/task.py"),
-        (lambda: Path("code/pipeline/doctor.py").write_text("1"), ""),
+        (lambda: Path("recipes.yaml").write_text("core: 2"), "recipes.yaml"),
     ],
 )
 def test_only_what_the_stage_declares_counts(stage, edit, named):
@@ -80,7 +76,7 @@ def test_dvc_does_not_record_settings_that_were_written_in_the_middle_of_trainin
     subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "-q", "--force"], check=True)
     Path("train.py").write_text(TRAIN)
     Path("dvc.yaml").write_text(PIPELINE.replace("method.${item.task}", "matrix") % sys.executable)
-    Path("code").symlink_to(ROOT / "code")
+    shutil.copyfile(ROOT / "recipes.yaml", "recipes.yaml")
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
     def repro() -> str:

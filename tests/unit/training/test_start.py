@@ -118,7 +118,7 @@ def test_a_killed_run_that_started_from_a_checkpoint_continues_to_the_same_bytes
     totals = json.loads(Path("runs/sudoku/d_opsd/0/train.json").read_text())
     assert totals["started_from"] == "runs/sudoku/sft/0/best"
     assert totals["start"] == sha256(fine_tuned / "best" / ADAPTER)
-    link = Path("starts/sudoku/d_opsd/0") / ADAPTER
+    link = Path("data/starts/sudoku/d_opsd/0") / ADAPTER
     assert link.is_symlink() and link.resolve() == (fine_tuned / "best" / ADAPTER).resolve()
     write_params()
     assert main(["train"]) == 0

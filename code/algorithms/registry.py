@@ -1,1 +1,0 @@
-../../dopsd/algorithms/registry.py

@@ -1,1 +1,0 @@
-../../dopsd/tasks/registry.py

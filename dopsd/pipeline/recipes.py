@@ -1,0 +1,107 @@
+"""recipes.yaml: the numbers that stand for dopsd's code in what DVC's stages depend on.
+
+A package declares `RECIPE` in its `__init__.py`, and a stage in its file; 1 if it declares none.
+The number is raised when results change on purpose: other code with the same numbers makes nothing
+stale, in a checkout, with an installed package and of a plug-in alike. `dopsd init` writes the
+file, and `dopsd repro` corrects it before it runs DVC.
+"""
+
+from __future__ import annotations
+
+import ast
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.config.loading import read_yaml
+from dopsd.config.tasks import own_tasks
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+from dopsd.core.files import rewrite
+from dopsd.tasks.registry import CUSTOM, FOLDERS, TASKS
+
+FILE, PARAMS = Path("recipes.yaml"), Path("params.yaml")
+HEADER = """\
+# What results depend on of dopsd's code: a number is raised where the same settings give other
+# results, and DVC then runs its stages again. Written by `dopsd repro`; do not edit.
+"""
+ROOMS = ("core", "distributed", "models", "rollout", "training", "evaluation", "analysis")
+# stages without a number of their own in params.yaml
+STAGES = ("evaluate_base", "train", "evaluate", "select", "test", "report", "verify_teacher")
+
+
+def write_recipes() -> None:
+    """Write recipes.yaml, if it differs."""
+    text = HEADER + yaml.safe_dump(recipes(), sort_keys=False)
+    if not FILE.is_file() or FILE.read_text(encoding="utf-8") != text:
+        rewrite(FILE, text.encode())
+
+
+def recipes() -> dict[str, Any]:
+    """Return the number of each room, stage, task and algorithm that runs can use from here.
+
+    Tasks and algorithms include plug-ins, and tasks that params.yaml defines.
+
+    Raises:
+        DopsdError: if a number is no whole number, or a plug-in cannot be imported.
+    """
+    root = _folder("dopsd")
+    own = own_tasks(read_yaml(PARAMS)) if PARAMS.is_file() else {}
+    tasks = TASKS.packages | dict.fromkeys(own, FOLDERS.packages[CUSTOM])
+    return {
+        **{name: recipe(root / name) for name in ROOMS},
+        "stages": {name: recipe(root / f"pipeline/stages/{name}.py") for name in STAGES},
+        "tasks": {
+            "common": recipe(root / "tasks/common"),
+            **{name: recipe(_folder(package)) for name, package in sorted(tasks.items())},
+        },
+        "algorithms": {
+            "common": recipe(root / "algorithms/common"),
+            **{name: recipe(_folder(module)) for name, module in ALGORITHMS.packages.items()},
+        },
+    }
+
+
+def recipe(path: Path) -> int:
+    """Return the number that a folder's `__init__.py`, or a file, declares; 1 if it has none.
+
+    Raises:
+        DopsdError: if `RECIPE` is no whole number.
+    """
+    file = path / "__init__.py" if path.is_dir() else path
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            value = ast.unparse(node.value)
+            if "RECIPE" not in map(ast.unparse, targets):
+                continue
+            if not value.isdecimal() or not int(value):
+                raise DopsdError(
+                    f"{file}: RECIPE = {value}: expected a whole number of 1 or more",
+                    code=Code.PLUGIN_BROKEN,
+                )
+            return int(value)
+    return 1
+
+
+def _folder(package: str) -> Path:
+    """Return the folder of a package as `python -m dopsd` would import it from here.
+
+    Nothing is imported.
+    """
+    here = Path.cwd().joinpath(*package.split("."))
+    if (here / "__init__.py").is_file():
+        return here
+    try:
+        spec = find_spec(package)
+    except Exception as error:  # of a plug-in's own code, which this imports
+        reason = f"{type(error).__name__}: {error}"
+        raise DopsdError(
+            f"plug-in {package}: cannot be imported ({reason})", code=Code.PLUGIN_BROKEN
+        ) from error
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"{package} is no package", name=package)
+    return Path(next(iter(spec.submodule_search_locations))).resolve()
