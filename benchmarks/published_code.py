@@ -37,8 +37,8 @@ from published_sides import (
 )
 from torch import Tensor
 
-from dopsd.algorithms.common.states import recorded_steps
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.algorithms.d_opsd.states import recorded_steps
 from dopsd.core.rng import bfloat16_uniform, fold_in, uniform_table
 from dopsd.core.types import Rollout
 from dopsd.models.llm_policy import LlmPolicy

@@ -17,9 +17,9 @@ from random_weights import moved, random_policy
 from torch import Tensor
 
 from dopsd.algorithms.common.batch import States
-from dopsd.algorithms.common.distillation import SelfDistillation
-from dopsd.algorithms.common.states import BlockSchedule, states_by_update
+from dopsd.algorithms.d_opsd.algorithm import DOpsd
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.algorithms.d_opsd.states import BlockSchedule, states_by_update
 from dopsd.core.rng import fold_in, uniform_table
 from dopsd.core.types import Rollout
 from dopsd.models.config import AdapterConfig
@@ -149,7 +149,7 @@ class Losses:
     ) -> None:
         self.policy, self.trainer = policy, their_trainer(module, policy, config)
         policy.use_teacher(config.teacher, config.ema_decay)
-        self.algorithm = SelfDistillation(config, None, blocks_of(policy))  # type: ignore[arg-type]
+        self.algorithm = DOpsd(config, None, blocks_of(policy))  # type: ignore[arg-type]
         updates = states_by_update([rollout], config, blocks_of(policy), (0, 0))
         self.updates = [states for states in updates if states]
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dopsd.algorithms.common.base import AlgorithmContext
-from dopsd.algorithms.common.states import states_by_update
 from dopsd.algorithms.d_opsd.algorithm import build
+from dopsd.algorithms.d_opsd.states import states_by_update
 from dopsd.config import profiles
 from dopsd.config.loading import checked
 from dopsd.config.params_file import with_changes
@@ -22,7 +22,7 @@ from dopsd.models.loading import build_model, fuse
 
 if TYPE_CHECKING:
     from dopsd.algorithms.common.batch import States
-    from dopsd.algorithms.common.distillation import SelfDistillation
+    from dopsd.algorithms.d_opsd.algorithm import DOpsd
     from dopsd.config.params import Params
     from dopsd.core.types import Rollout
     from dopsd.models.config import AdapterConfig
@@ -91,13 +91,13 @@ def moved(policy: LlmPolicy, std: float = 0.05) -> LlmPolicy:
     return policy
 
 
-def algorithm(params: Params, policy: LlmPolicy) -> SelfDistillation:
+def algorithm(params: Params, policy: LlmPolicy) -> DOpsd:
     """Return d-OPSD with the settings and no task."""
     context = AlgorithmContext(NoTask(), policy, params.model, params.sampling, 0, 1, 1, 1)  # type: ignore[arg-type]
     return build(params.method.d_opsd, context)
 
 
-def states_of(params: Params, method: SelfDistillation, rollout: Rollout) -> States:
+def states_of(params: Params, method: DOpsd, rollout: Rollout) -> States:
     """Return the states of a trajectory that make one update, in main memory.
 
     Raises:

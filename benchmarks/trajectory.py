@@ -22,8 +22,8 @@ from update import in_parts
 from versus import Side, arguments, duel, each_shape, report
 
 from dopsd.algorithms.common.batch import States
-from dopsd.algorithms.common.distillation import SelfDistillation
-from dopsd.algorithms.common.states import BlockSchedule, states_by_update
+from dopsd.algorithms.d_opsd.algorithm import DOpsd
+from dopsd.algorithms.d_opsd.states import BlockSchedule, states_by_update
 from dopsd.config import profiles
 from dopsd.core.types import Problem, Rollout
 from dopsd.rollout.engine import generate_until_correct
@@ -44,7 +44,7 @@ class Work:
         blocks = BlockSchedule(
             d.block_length, tuple(d.num_transfer_tokens), policy.mask_id, policy.eos_id
         )
-        self.blocks, self.method = blocks, SelfDistillation(shape.method, None, blocks)  # type: ignore[arg-type]
+        self.blocks, self.method = blocks, DOpsd(shape.method, None, blocks)  # type: ignore[arg-type]
 
     @property
     def rollouts(self) -> int:

@@ -21,14 +21,14 @@ from torch import Tensor
 from versus import Side, arguments, duel, each_shape, report
 
 from dopsd.algorithms.common.batch import States
-from dopsd.algorithms.common.distillation import SelfDistillation
-from dopsd.algorithms.common.states import BlockSchedule, states_by_update
+from dopsd.algorithms.d_opsd.algorithm import DOpsd
+from dopsd.algorithms.d_opsd.states import BlockSchedule, states_by_update
 from dopsd.core.types import Rollout
 from dopsd.models.llm_policy import LlmPolicy
 from dopsd.rollout.sampler import GenerationRequest, denoise
 
 
-def states_of(shape: Shape) -> tuple[SelfDistillation, States]:
+def states_of(shape: Shape) -> tuple[DOpsd, States]:
     """Return d-OPSD's loss and the states of one trajectory for one update."""
     policy, d = shape.policy, shape.sampling
     blocks = BlockSchedule(
@@ -39,7 +39,7 @@ def states_of(shape: Shape) -> tuple[SelfDistillation, States]:
     first = {name: value[: shape.states] for name, value in states.tensors().items()}
     first["weight"] = torch.full_like(first["weight"], 1 / len(first["weight"]))
     batch = States(**first).to(policy.device)
-    return SelfDistillation(shape.method, None, blocks), batch  # type: ignore[arg-type]
+    return DOpsd(shape.method, None, blocks), batch  # type: ignore[arg-type]
 
 
 def trajectory(shape: Shape) -> Rollout:
@@ -64,7 +64,7 @@ def gradients(policy: LlmPolicy, loss: Callable[[], float]) -> tuple[float, dict
     }
 
 
-def in_parts(shape: Shape, method: SelfDistillation, states: States) -> float:
+def in_parts(shape: Shape, method: DOpsd, states: States) -> float:
     """Add gradients in micro-batches, as ours does, and return the loss."""
     total = 0.0
     for part in states.split(shape.micro_batch):

@@ -33,7 +33,7 @@ METRICS_HEAD = """# Metrics
 
 Every number that the project logs, by the files that hold it. A share is between 0 and 1, and
 logarithms are natural. `{word}` in a name stands for any text. Metrics of an algorithm or a task
-are in its folder, in `metrics.py`."""
+are in its folder, in `config.py`."""
 
 
 def metrics_text(level: str, part: Table) -> str:

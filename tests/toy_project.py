@@ -16,8 +16,8 @@ from small_settings import ROOT as ROOT
 from small_settings import small_settings
 
 from dopsd.algorithms.common.config import AlgorithmConfig, IteratedGroupConfig
-from dopsd.algorithms.common.trace_config import TraceConfig
 from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.algorithms.trace_rl.config import TraceConfig
 from dopsd.cli.main import main
 
 TOY = ROOT / "tests" / "toy"

@@ -14,7 +14,7 @@ from random_weights import PROMPT, algorithm, settings, states_of
 from torch import Tensor
 
 from dopsd.algorithms.common.batch import States
-from dopsd.algorithms.common.distillation import SelfDistillation
+from dopsd.algorithms.d_opsd.algorithm import DOpsd
 from dopsd.core.types import Rollout
 from dopsd.models.llm_policy import LlmPolicy
 from dopsd.rollout.sampler import Decoding, GenerationRequest, denoise
@@ -44,9 +44,7 @@ def last_block(steps: int = STEPS, temperature: float = 0.9) -> Decoding:
     return Decoding(BLOCK, BLOCK, steps, temperature)
 
 
-def planned(
-    kit: Kit, policy: LlmPolicy, states: int, *changes: str
-) -> tuple[Any, SelfDistillation, States]:
+def planned(kit: Kit, policy: LlmPolicy, states: int, *changes: str) -> tuple[Any, DOpsd, States]:
     """Return settings, d-OPSD's loss, and so many states of one trajectory on the device."""
     params = settings(*changes)
     method = algorithm(params, policy)

@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from dopsd.algorithms.common.base import Algorithm, AlgorithmContext
 
 ALGORITHMS = Registry("dopsd.algorithms", "algorithm", AlgorithmConfig)
+# algorithms that derive from others, whose folders they import and whose recipes count as theirs
+FAMILIES = {
+    "ar_opsd": ("d_opsd",),
+    "infill": ("d_opsd", "trace_rl"),
+    "routed": ("d_opsd", "trace_rl"),
+    "trace_rl": ("d_opsd",),
+}
 
 
 def blocks_fault(name: str, config: AlgorithmConfig) -> str | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.base import AlgorithmContext
-from dopsd.algorithms.common.states import states_by_update
 from dopsd.algorithms.d_opsd.algorithm import build
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.algorithms.d_opsd.states import states_by_update
 from dopsd.api.settings import load_task
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from dopsd.algorithms.common.base import LossOutput
     from dopsd.algorithms.common.batch import States
-    from dopsd.algorithms.common.distillation import SelfDistillation
+    from dopsd.algorithms.d_opsd.algorithm import DOpsd
     from dopsd.models.llm_policy import LlmPolicy
     from dopsd.training.run_settings import RunSettings
 
@@ -98,7 +98,7 @@ def d_opsd_loss(
     return algorithm.loss(policy, states.to(policy.device))
 
 
-def _algorithm(policy: LlmPolicy, run: RunSettings) -> SelfDistillation:
+def _algorithm(policy: LlmPolicy, run: RunSettings) -> DOpsd:
     config = run.algorithm
     if not isinstance(config, DOpsdConfig):
         raise DopsdError(
@@ -125,7 +125,7 @@ def _algorithm(policy: LlmPolicy, run: RunSettings) -> SelfDistillation:
 
 
 def _states(
-    algorithm: SelfDistillation,
+    algorithm: DOpsd,
     rollouts: Sequence[Rollout],
     run: RunSettings,
     update: int,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from dopsd.algorithms.common.config import BETWEEN, AlgorithmConfig
-from dopsd.algorithms.common.distillation_config import SelfDistillationConfig
+from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.config.data_files import check_watched
 from dopsd.core.errors import unknown
 from dopsd.models.config import ModelConfig
@@ -213,7 +213,7 @@ def _check_shard(params: Params, models: dict[str, ModelConfig]) -> None:
 
 def _check_states(params: Params, key: str, config: AlgorithmConfig) -> None:
     """Check that a trajectory gives a method of self-distillation states to train on."""
-    if not isinstance(config, SelfDistillationConfig):
+    if not isinstance(config, DOpsdConfig):
         return
     s = params.sampling
     if s.gen_length == s.block_length and not config.record_last_block:

@@ -125,7 +125,7 @@ class Registry:
             ) from error
 
     def config_class(self, name: str) -> type[Any]:
-        """Return the one class of settings that the folder's config.py defines.
+        """Return the class of settings that the folder's config.py defines, the most derived one.
 
         Raises:
             DopsdError: if the file defines none, or several.
@@ -138,6 +138,8 @@ class Registry:
             and issubclass(value, self.base)
             and value.__module__ == module.__name__
         ]
+        bases = {base for value in classes for base in value.__mro__[1:]}
+        classes = [value for value in classes if value not in bases]
         if len(classes) != 1:
             raise DopsdError(
                 f"{self.kind} {name}: {module.__name__} must define one subclass of"

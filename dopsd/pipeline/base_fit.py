@@ -10,7 +10,7 @@ from dopsd.algorithms.registry import blocks_fault
 from dopsd.core.errors import DopsdError
 from dopsd.models.architecture import architecture_of
 from dopsd.models.published import named, published
-from dopsd.rollout.blocks import blocks_misfit
+from dopsd.rollout.config import blocks_misfit
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.algorithms.registry import ALGORITHMS, FAMILIES
 from dopsd.config.loading import read_yaml
 from dopsd.config.tasks import own_tasks
 from dopsd.core.error_codes import Code
@@ -60,9 +60,15 @@ def recipes() -> dict[str, Any]:
         },
         "algorithms": {
             "common": recipe(root / "algorithms/common"),
-            **{name: recipe(_folder(module)) for name, module in ALGORITHMS.packages.items()},
+            **{name: _with_family(name) for name in ALGORITHMS.names},
         },
     }
+
+
+def _with_family(name: str) -> int:
+    """Return an algorithm's number, raised by those of the algorithms that it derives from."""
+    numbers = {member: recipe(_folder(module)) for member, module in ALGORITHMS.packages.items()}
+    return numbers[name] + sum(numbers[parent] - 1 for parent in FAMILIES.get(name, ()))
 
 
 def recipe(path: Path) -> int:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "validation", "test")
 BASE_KEYS = ("pretrain.", "data.")  # what an embedded base is made from
-UNDESCRIBED = "not described in the method's `metrics.py`"
+UNDESCRIBED = "not described in the method's `config.py`"
 # of results that are damaged, or of a release that wrote other ones
 UNREADABLE = (DopsdError, OSError, LookupError, TypeError, ValueError, TemplateError)
 SHOWN_KEYS = 8  # differing keys in a warning

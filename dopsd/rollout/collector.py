@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.metrics import MetricSums
 from dopsd.rollout.engine import SamplingPlan, generate_until_correct
-from dopsd.rollout.groups import RolloutStats, SelectedRollout
 from dopsd.rollout.prompts import PromptSet, decoding
 
 if TYPE_CHECKING:
@@ -150,3 +149,39 @@ class RolloutCollector:
             "sampled_tokens": rollouts * self.sampling.gen_length,
         }
         return RolloutStats(counters, sums)
+
+
+@dataclass(frozen=True)
+class SelectedRollout:
+    """The rollout of a problem to learn from, with its first attempt for statistics.
+
+    Attributes:
+        problem: the problem.
+        best: the best attempt.
+        score: score of the best attempt.
+        first_rollout: the first attempt.
+        first_score: score of the first attempt.
+        attempts: number of attempts made.
+        is_kept: whether training uses the best attempt.
+    """
+
+    problem: Problem
+    best: Rollout
+    score: Score
+    first_rollout: Rollout
+    first_score: Score
+    attempts: int
+    is_kept: bool
+
+
+@dataclass(frozen=True)
+class RolloutStats:
+    """Statistics of a collect.
+
+    Attributes:
+        counters: `trajectories`, `rollouts` and `sampled_tokens`, added up over collects.
+        metrics: metrics of the rollouts, as sums.
+    """
+
+    counters: dict[str, int]
+    metrics: MetricSums

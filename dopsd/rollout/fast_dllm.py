@@ -14,8 +14,7 @@ from torch import Tensor
 
 from dopsd.core.rng import fold_in
 from dopsd.core.tensors import pack, take, upload
-from dopsd.rollout.denoising_state import DenoisingState
-from dopsd.rollout.sampler import Decoding, GenerationRequest, propose
+from dopsd.rollout.sampler import Decoding, DenoisingState, GenerationRequest, propose
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

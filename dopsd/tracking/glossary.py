@@ -1,13 +1,12 @@
 """What every logged number means: metrics of training, evaluation, tests, comparisons and MLflow.
 
 The page docs/metrics.md is made from it. What an algorithm or a task logs of its own stands in its
-folder: `METRICS` in metrics.py.
+folder: `METRICS` in config.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from dopsd.core.metrics import Metric
@@ -29,13 +28,8 @@ class Table:
 
 
 def own_metrics(registry: Registry, name: str) -> dict[str, Metric]:
-    """Return what an algorithm or a task logs of its own; nothing without a metrics.py."""
-    metrics: dict[str, Metric] = (
-        registry.member(name, "metrics", "METRICS")
-        if find_spec(registry.file(name, "metrics"))
-        else {}
-    )
-    return metrics
+    """Return what an algorithm or a task logs of its own: `METRICS` of its config.py, if any."""
+    return getattr(registry.module(name, "config"), "METRICS", {})
 
 
 REPORT = "dopsd.evaluation.report.report"

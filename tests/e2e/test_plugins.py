@@ -40,7 +40,7 @@ from dopsd.algorithms.common.losses import masked_diffusion_loss
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.core.metrics import MetricSums
 from dopsd.core.rng import key_from
-from dopsd.rollout.groups import RolloutStats
+from dopsd.rollout.collector import RolloutStats
 
 def build(config, context):
     return Echo(config, context)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dopsd.algorithms.common.distillation import SelfDistillation, build_components
 from dopsd.algorithms.common.solutions import solution
-from dopsd.algorithms.common.teacher_prompt import TeacherPrompts
-from dopsd.algorithms.common.teacher_view import TeacherView
+from dopsd.algorithms.d_opsd.algorithm import DOpsd, build_components
+from dopsd.algorithms.d_opsd.teacher import TeacherPrompts, TeacherView
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from dopsd.algorithms.ar_opsd.config import ArOpsdConfig
     from dopsd.algorithms.common.base import AlgorithmContext
     from dopsd.models.policy import Policy
-    from dopsd.rollout.groups import SelectedRollout
+    from dopsd.rollout.collector import SelectedRollout
 
 
 def build(config: ArOpsdConfig, context: AlgorithmContext) -> ArOpsd:
@@ -27,7 +26,7 @@ def build(config: ArOpsdConfig, context: AlgorithmContext) -> ArOpsd:
     return ArOpsd(config, context)
 
 
-class ArOpsd(SelfDistillation):
+class ArOpsd(DOpsd):
     """Distil on the student's states, with a solution in the teacher's prompt."""
 
     def __init__(self, config: ArOpsdConfig, context: AlgorithmContext) -> None:

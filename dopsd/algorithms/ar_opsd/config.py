@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dopsd.algorithms.common.distillation_config import SelfDistillationConfig
+from dopsd.algorithms.common.metrics import DISTILLATION
+from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.core.settings import Count, Share
 
 
-class ArOpsdConfig(SelfDistillationConfig):
+class ArOpsdConfig(DOpsdConfig):
     """Settings of AR-style OPSD (arXiv 2606.18195, section 4).
 
     The teacher's prompt contains a reference solution.
@@ -25,3 +26,6 @@ class ArOpsdConfig(SelfDistillationConfig):
     def wants_solutions(self) -> bool:
         """Whether the method needs reference solutions: always."""
         return True
+
+
+METRICS = DISTILLATION

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from dopsd.core.types import Problem
     from dopsd.models.config import ModelConfig
     from dopsd.models.policy import Policy
+    from dopsd.rollout.collector import RolloutStats
     from dopsd.rollout.config import CollectorConfig, SamplingConfig
-    from dopsd.rollout.groups import RolloutStats
     from dopsd.tasks.common.task import Task
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from statistics import stdev
 from typing import TYPE_CHECKING, Literal
 
+from dopsd.rollout.collector import RolloutStats
 from dopsd.rollout.config import CollectorConfig
-from dopsd.rollout.groups import RolloutStats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

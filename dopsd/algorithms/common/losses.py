@@ -104,3 +104,9 @@ def metric_sums(totals: dict[str, Tensor], count: float) -> MetricSums:
     """
     values = torch.stack([total.detach() for total in totals.values()]).tolist()
     return MetricSums({name: (v, float(count)) for name, v in zip(totals, values, strict=True)})
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Return the entropy [...] of softmax(logits [..., V]), in nats."""
+    logp = logits.float().log_softmax(-1)
+    return -(logp.exp() * logp).sum(-1)

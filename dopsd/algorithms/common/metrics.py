@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dopsd.core.metrics import Metric
 
-DIVERGENCE = "dopsd.algorithms.common.divergence"
+DIVERGENCE = "dopsd.algorithms.d_opsd.divergence"
 ENTROPY = r"$-\sum_v p_{side}(v) \ln p_{side}(v)$ of the {name}, mean over target positions"
 UNSURE = "how unsure the {} is about a token, mean over target positions; 0: quite sure"
 
@@ -45,19 +45,19 @@ DISTILLATION = {
     "student_entropy": Metric(
         "nats",
         ENTROPY.format(side="s", name="student"),
-        f"{DIVERGENCE}.entropy",
+        "dopsd.algorithms.common.losses.entropy",
         UNSURE.format("student"),
     ),
     "teacher_entropy": Metric(
         "nats",
         ENTROPY.format(side="t", name="teacher"),
-        f"{DIVERGENCE}.entropy",
+        "dopsd.algorithms.common.losses.entropy",
         UNSURE.format("teacher"),
     ),
     "block_{b}/{name}": Metric(
         "as `NAME`",
         "each metric of this table over the states in block `b` alone; the first block is 0",
-        "dopsd.algorithms.common.distillation._by_block",
+        "dopsd.algorithms.d_opsd.algorithm._by_block",
     ),
 }
 SAMPLED = "dopsd.algorithms.common.groups.RewardedGroups.sample"
@@ -85,13 +85,13 @@ MASKED_CROSS_ENTROPY = Metric(
     "dopsd.algorithms.common.losses.masked_diffusion_loss",
     "how surprised the model is by the masked tokens of the texts that it learns, mean over texts",
 )
-TRACE_LOSS = "dopsd.algorithms.common.trace_loss.state_losses"
+TRACE_LOSS = "dopsd.algorithms.trace_rl.algorithm.state_losses"
 TRACE = GROUPS | {
     "kept_groups": Metric(
         "share",
         "groups that are trained on: their rewards differ, with a mean between `least_mean_reward`"
         " and `most_mean_reward`",
-        "dopsd.algorithms.common.trace_gradient.TraceGradient.collect",
+        "dopsd.algorithms.trace_rl.algorithm.TraceGradient.collect",
     ),
     "kl": Metric(
         "nats",

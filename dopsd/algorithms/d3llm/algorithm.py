@@ -15,14 +15,13 @@ from torch import Tensor
 
 from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.batch import Unmasking
-from dopsd.algorithms.common.losses import metric_sums
+from dopsd.algorithms.common.losses import entropy, masked_cross_entropy, metric_sums
 from dopsd.algorithms.common.solutions import Solutions
-from dopsd.algorithms.d3llm.loss import unmasking
 from dopsd.algorithms.d3llm.recording import Recorder
 from dopsd.core.metrics import MetricSums
 from dopsd.core.rng import fold_in, key_from, uniform
-from dopsd.core.tensors import left_pad, through_first
-from dopsd.rollout.groups import RolloutStats
+from dopsd.core.tensors import left_pad, through_first, true_positions, upload
+from dopsd.rollout.collector import RolloutStats
 
 if TYPE_CHECKING:
     from dopsd.algorithms.common.base import AlgorithmContext
@@ -131,3 +130,42 @@ class D3llm:
         losses, figures = unmasking(policy, batch, c.entropy_weight, c.entropy_temperature)  # [B]
         sums = metric_sums({name: values.sum() for name, values in figures.items()}, len(batch))
         return LossOutput((losses * batch.weight).sum(), sums)
+
+
+def unmasking(
+    policy: Policy, batch: Unmasking, weight: float, temperature: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return (CE + CE of the complement + weight x H) / (2 + weight) of each row.
+
+    CE and H are in nats per token. H is the entropy of softmax(logits / temperature), averaged over
+    the tokens of both forwards where the model's first choice is correct.
+
+    Args:
+        policy: the model in training.
+        batch: B solutions.
+        weight: weight of the entropy term.
+        temperature: temperature inside the entropy term.
+
+    Returns:
+        The loss [B], and the metrics `cross_entropy` and `entropy`, each [B].
+    """
+    size = len(batch.targets)
+    cross_entropies, entropies = [], torch.zeros(size, device=batch.targets.device)
+    num_correct = torch.zeros_like(entropies)
+    for ids, name in ((batch.ids, "loss_mask"), (batch.other_ids, "other_loss_mask")):
+        loss_mask = batch.on_host(name)
+        rows, columns = true_positions(loss_mask, ids.device)
+        hidden = policy.masked_states(ids, batch.attention_mask(), batch.targets)
+        logits, targets = policy.head(hidden[rows, columns]).float(), batch.targets[rows, columns]
+        sums = torch.zeros_like(entropies).index_add(0, rows, masked_cross_entropy(logits, targets))
+        num_masked = upload(loss_mask.sum(1).clamp(min=1), ids.device)
+        cross_entropies.append(sums / num_masked)
+        is_correct = (logits.argmax(-1) == targets).float()
+        entropies = entropies.index_add(0, rows, entropy(logits / temperature) * is_correct)
+        num_correct = num_correct.index_add(0, rows, is_correct)
+    mean_entropy = entropies / num_correct.clamp(min=1)
+    figures = {
+        "cross_entropy": (cross_entropies[0] + cross_entropies[1]) / 2,
+        "entropy": mean_entropy,
+    }
+    return (cross_entropies[0] + cross_entropies[1] + weight * mean_entropy) / (2 + weight), figures

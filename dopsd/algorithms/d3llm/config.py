@@ -8,6 +8,7 @@ from dopsd.algorithms.common.config import (
     Forwards,
     TrainOverrides,
 )
+from dopsd.core.metrics import Metric
 from dopsd.core.settings import Count, NonNegative, Positive, PositiveShare
 from dopsd.models.config import AdapterConfig
 from dopsd.rollout.config import SamplingConfig
@@ -47,3 +48,37 @@ class D3llmConfig(AlgorithmConfig):
     def logit_bytes(self, sampling: SamplingConfig) -> int:
         """Return the bytes of the logits of a block."""
         return CROSS_ENTROPY_BYTES * self.last_block
+
+
+COLLECT = "dopsd.algorithms.d3llm.algorithm.D3llm.collect"
+LOSS = "dopsd.algorithms.d3llm.algorithm.unmasking"
+
+METRICS = {
+    "recorded_correct": Metric(
+        "share", "problems whose recorded trajectory ends in a right answer", COLLECT
+    ),
+    "time/borrowed_seconds": Metric(
+        "seconds",
+        "what the recordings took that an earlier run made: comparisons add it to the cost; not in"
+        " `train.csv`",
+        COLLECT,
+    ),
+    "time/borrowed_cpu_seconds": Metric(
+        "seconds", "the same in seconds of the processors; not in `train.csv`", COLLECT
+    ),
+    "cross_entropy": Metric(
+        "nats",
+        r"$\frac{1}{2}(C + \bar C)$, mean over problems: $C$ is the mean of $-\ln p(y_k)$ over the"
+        r" masked tokens of the block, $\bar C$ over the block's other tokens",
+        LOSS,
+        "how surprised the model is by the tokens of a block, its masked and its other ones, mean"
+        " over problems",
+    ),
+    "entropy": Metric(
+        "nats",
+        "entropy of $p$ at `entropy_temperature`, mean over those of both sets of tokens at which"
+        " the most probable token is right, then over problems",
+        LOSS,
+        "how unsure the model is where its most probable token is right, mean over problems",
+    ),
+}

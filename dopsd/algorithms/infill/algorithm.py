@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.batch import MaskedTexts, States
-from dopsd.algorithms.common.distillation import SelfDistillation, build_components
 from dopsd.algorithms.common.losses import masked_diffusion_loss
 from dopsd.algorithms.common.masking import Text, masked
-from dopsd.algorithms.common.teacher_prompt import TeacherPrompts
-from dopsd.algorithms.common.teacher_view import AS_STUDENT, TeacherView
-from dopsd.algorithms.common.trace_gradient import TraceGradient
-from dopsd.algorithms.common.trace_states import Trace
-from dopsd.algorithms.infill.answers import Answers
-from dopsd.algorithms.infill.gate import answer_shift
-from dopsd.algorithms.infill.lessons import count, lesson, trained_blocks, view
+from dopsd.algorithms.d_opsd.algorithm import DOpsd, build_components
+from dopsd.algorithms.d_opsd.teacher import AS_STUDENT, TeacherPrompts, TeacherView
+from dopsd.algorithms.infill.lessons import (
+    Answers,
+    answer_shift,
+    count,
+    lesson,
+    trained_blocks,
+    view,
+)
+from dopsd.algorithms.trace_rl.algorithm import TraceGradient
+from dopsd.algorithms.trace_rl.states import Trace
 from dopsd.core.metrics import MetricSums
 from dopsd.core.rng import key_from
 from dopsd.rollout.answer_span import answer_span
@@ -35,8 +39,7 @@ if TYPE_CHECKING:
     from dopsd.algorithms.infill.lessons import Lesson
     from dopsd.core.types import Problem, Rollout
     from dopsd.models.policy import Policy
-    from dopsd.rollout.collector import RolloutGroup
-    from dopsd.rollout.groups import SelectedRollout
+    from dopsd.rollout.collector import RolloutGroup, SelectedRollout
 
 PROBED = 4  # of so many states one is measured
 
@@ -50,7 +53,7 @@ def build(config: InfillConfig, context: AlgorithmContext) -> Infill:
     return Infill(config, context)
 
 
-class Infill(SelfDistillation):
+class Infill(DOpsd):
     """Distil on the student's states, with a right answer in the teacher's later blocks."""
 
     config: InfillConfig

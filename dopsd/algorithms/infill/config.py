@@ -7,19 +7,21 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from dopsd.algorithms.common.config import Forwards
-from dopsd.algorithms.common.distillation_config import SelfDistillationConfig
-from dopsd.algorithms.common.trace_config import TraceConfig
+from dopsd.algorithms.common.metrics import DISTILLATION, TRACE
+from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.algorithms.trace_rl.config import TraceConfig
+from dopsd.core.metrics import Metric
 from dopsd.core.settings import LARGEST, Count, Share
 from dopsd.rollout.config import SamplingConfig
 
 
-class InfillConfig(SelfDistillationConfig):
+class InfillConfig(DOpsdConfig):
     """Settings of answer infilling; the method is this project's.
 
     The loss has d-OPSD's published defaults, so that only the teacher's knowledge differs.
     """
 
-    LATER: ClassVar[dict[str, Any]] = SelfDistillationConfig.LATER | {
+    LATER: ClassVar[dict[str, Any]] = DOpsdConfig.LATER | {
         "least_shift": 0.0,
         "group_size": 8,
         "shrink": 4,
@@ -135,3 +137,38 @@ class InfillConfig(SelfDistillationConfig):
         if found := [fault for fault, holds in faults.items() if holds]:
             raise ValueError(found[0])
         return self
+
+
+COUNTED = "dopsd.algorithms.infill.lessons.count"
+METRICS = {
+    "span_share": Metric(
+        "share",
+        "kept rollouts with an answer span that the verifier reads and that can hold the answer;"
+        " the others are dropped",
+        COUNTED,
+    ),
+    "changed_share": Metric(
+        "share", "rollouts among them whose own answer is another text than the one shown", COUNTED
+    ),
+    "rebuilt_share": Metric(
+        "share",
+        "rollouts among them whose own answer has another number of tokens, so that the end of the"
+        " completion was built again",
+        COUNTED,
+    ),
+    "answer_shift": Metric(
+        "share",
+        r"with `least_shift`: $\frac{1}{2} \sum_v \lvert q(v) - q_0(v) \rvert$ of the teacher with"
+        " the answer, $q$, and without it, $q_0$, mean over the masked positions of the block, in a"
+        " quarter of the states where it is shown some",
+        "dopsd.algorithms.infill.lessons.answer_shift",
+        "how much of the teacher's prediction the shown answer changes; 0: it says nothing",
+    ),
+    "taught_collects": Metric(
+        "share",
+        "with `least_shift`: collects that learn from the teacher; the others learn from rewards",
+        "dopsd.algorithms.infill.algorithm.Infill.collect",
+    ),
+    **TRACE,
+    **DISTILLATION,
+}

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from dopsd.algorithms.common.teacher_view import TeacherView
+from dopsd.algorithms.d_opsd.algorithm import sampleable_logits
+from dopsd.algorithms.d_opsd.teacher import TeacherView
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+from dopsd.core.rng import key_from
 from dopsd.core.settings import LARGEST
+from dopsd.core.tensors import true_positions
 from dopsd.rollout.answer_span import answer_span, with_answer
+from dopsd.tasks.common.task import AnswerTask, SolverTask
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from torch import Tensor
 
-    from dopsd.algorithms.common.states import BlockSchedule
-    from dopsd.algorithms.infill.answers import Known
+    from dopsd.algorithms.common.batch import States
+    from dopsd.algorithms.d_opsd.states import BlockSchedule
     from dopsd.algorithms.infill.config import InfillConfig
     from dopsd.core.metrics import MetricSums
     from dopsd.core.types import Problem, Rollout
     from dopsd.models.policy import Policy
     from dopsd.rollout.answer_span import AnswerSpan, FilledCompletion
+    from dopsd.rollout.collector import RolloutGroup
     from dopsd.tasks.common.task import Task
 
 
@@ -150,3 +158,137 @@ def count(sums: MetricSums, kept: int, lessons: Sequence[Lesson]) -> None:
     for item in lessons:
         sums.add("changed_share", item.answer != item.span.answer)
         sums.add("rebuilt_share", item.is_rebuilt)
+
+
+@dataclass(frozen=True)
+class Known:
+    """Texts of an answer.
+
+    Attributes:
+        verified: a right answer of the problem, by which a span is checked.
+        shown: the answer that the teacher knows: the same, but in the control `other`.
+    """
+
+    verified: str
+    shown: str
+
+
+class Answers:
+    """Finds the answer of each problem.
+
+    Args:
+        config: settings of the method.
+        task: the task of the run.
+        seed: seed of the run.
+
+    Raises:
+        DopsdError: if the task has no such answers.
+    """
+
+    def __init__(self, config: InfillConfig, task: Task, seed: int) -> None:
+        self.kind, self.task, self.seed = config.answer, task, seed
+        self.pool: Sequence[Problem] = []
+        if config.show == "future" or self.kind == "sibling":
+            return
+        if not isinstance(task, SolverTask if self.kind == "solver" else AnswerTask):
+            lacking = "solver" if self.kind == "solver" else "one gold answer of a problem"
+            raise DopsdError(
+                f"method.infill.answer: {self.kind}: task {task.name} has no {lacking}; set"
+                " method.infill.answer to sibling, and attempts to 2 or more",
+                code=Code.CONTRADICTION,
+            )
+        if self.kind == "other":
+            self.pool = task.load("train")
+
+    def of(self, policy: Policy, group: RolloutGroup, update: int) -> Known | None:
+        """Return the answer that the teacher of a problem's rollout knows; None if there is none.
+
+        Args:
+            policy: the model, with its text conversion.
+            group: the attempts at the problem.
+            update: number of the collect.
+        """
+        problem, task = group.problem, self.task
+        if self.kind == "sibling":
+            verified = self._sibling(policy, group)
+        elif self.kind == "solver":
+            verified = task.solver_answer(problem) if isinstance(task, SolverTask) else None
+        else:
+            verified = self._gold(problem)
+        if verified is None:
+            return None
+        shown = self._other(problem, verified, update) if self.kind == "other" else verified
+        return None if shown is None else Known(verified, shown)
+
+    def _gold(self, problem: Problem) -> str | None:
+        return self.task.answer_text(problem) if isinstance(self.task, AnswerTask) else None
+
+    def _sibling(self, policy: Policy, group: RolloutGroup) -> str | None:
+        """Return the answer of the first right attempt that has an answer span."""
+        for rollout, score in zip(group.rollouts, group.scores, strict=True):
+            if score.correct and (
+                span := answer_span(policy.text, rollout.completion_ids, policy.eos_id)
+            ):
+                return span.answer
+        return None
+
+    def _other(self, problem: Problem, own: str, update: int) -> str | None:
+        """Return the gold answer of a problem that is drawn by key: the next one that differs."""
+        first = key_from("infill", self.seed, update, problem.id)
+        for number in range(len(self.pool)):
+            other = self._gold(self.pool[(first + number) % len(self.pool)])
+            if other is not None and other != own:
+                return other
+        return None
+
+
+class Shift(NamedTuple):
+    """How far the answer moves the teacher.
+
+    Attributes:
+        total: total variation, 0 to 1, summed over positions of all processes.
+        positions: their number.
+    """
+
+    total: float
+    positions: int
+
+    @property
+    def mean(self) -> float:
+        """The mean over positions; 0 where the teacher was shown nothing."""
+        return self.total / max(self.positions, 1)
+
+
+def answer_shift(policy: Policy, updates: Iterable[Iterable[States]], at_once: int) -> Shift:
+    """Measure sum |q(v) - q0(v)| / 2 of the teacher with the answer, q, and without it, q0.
+
+    Both have the teacher's weights, so that what the student learns does not change the measure.
+    Positions are all candidates of the states at which the teacher is shown a part of the answer.
+
+    Args:
+        policy: the model, with its teacher.
+        updates: the states, by update and batch.
+        at_once: sequences of a forward pass.
+    """
+    total, positions = 0.0, 0
+    for batch in chain.from_iterable(updates):
+        told, asked = batch.on_host("teacher_ids"), batch.on_host("student_ids")
+        is_told = (told != asked).any(1)  # both have the same prompt
+        if not bool(is_told.any()):
+            continue
+        for part in batch.rows(is_told.nonzero()[:, 0].tolist()).split(at_once):
+            with torch.no_grad(), policy.teacher():
+                shift = _predicted(policy, part, "teacher") - _predicted(policy, part, "student")
+            total += shift.abs().sum().item() / 2
+            positions += len(shift)
+    shares = policy.process_group.all_gather_object([(total, positions)])
+    return Shift(sum(t for t, _ in shares), sum(n for _, n in shares))
+
+
+def _predicted(policy: Policy, states: States, side: str) -> Tensor:
+    """Return the teacher's probabilities [N, V] at the candidates, in the state of one side."""
+    where = true_positions(states.on_host("candidates"), states.candidates.device)
+    length = states.candidates.shape[1]
+    ids = states.teacher_ids if side == "teacher" else states.student_ids
+    hidden = policy.hidden(ids, states.attention_mask(f"{side}_mask"))[:, -length:]
+    return sampleable_logits(policy, hidden[where]).float().softmax(-1)

@@ -13,6 +13,8 @@ from dopsd.algorithms.common.config import (
     GroupConfig,
     TrainOverrides,
 )
+from dopsd.algorithms.common.metrics import GROUPS
+from dopsd.core.metrics import Metric
 from dopsd.core.settings import LARGEST, NonNegative, PositiveShare
 from dopsd.rollout.config import SamplingConfig, ThresholdSampling
 
@@ -82,3 +84,13 @@ class JustGrpoConfig(GroupConfig):
     def needs_reference(self) -> bool:
         """Whether the method computes with the initial policy: no."""
         return False
+
+
+METRICS = GROUPS | {
+    "logp": Metric(
+        "nats",
+        r"$\ln p_\theta(y_t \mid y_{<t})$ with all later tokens masked, mean over scored positions",
+        "dopsd.algorithms.just_grpo.algorithm.JustGrpo.loss",
+        "log-probability of a token of the rollouts, seen after the tokens before it",
+    ),
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dopsd.algorithms.common.config import Forwards, SelectingConfig
+from dopsd.algorithms.common.metrics import MASKED_CROSS_ENTROPY
 from dopsd.core.settings import Count
 from dopsd.rollout.config import SamplingConfig
 
@@ -26,3 +27,6 @@ class RftConfig(SelectingConfig):
     def needs_reference(self) -> bool:
         """Whether the method computes with the initial policy: no."""
         return False
+
+
+METRICS = {"cross_entropy": MASKED_CROSS_ENTROPY}

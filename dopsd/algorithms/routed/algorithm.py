@@ -8,18 +8,20 @@ is TraceRL (arXiv 2509.06949).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from dopsd.algorithms.common.base import LossOutput
-from dopsd.algorithms.common.distillation import sampleable_logits
-from dopsd.algorithms.common.losses import masked_cross_entropy, metric_sums
-from dopsd.algorithms.common.teacher_prompt import TeacherPrompts
-from dopsd.algorithms.common.trace_gradient import TraceGradient
-from dopsd.algorithms.common.trace_teacher import verified_future
-from dopsd.algorithms.routed.batch import RoutedTrace
-from dopsd.algorithms.routed.loss import anchor, lesson, strength
+from dopsd.algorithms.common.losses import entropy, masked_cross_entropy, metric_sums
+from dopsd.algorithms.d_opsd.algorithm import sampleable_logits
+from dopsd.algorithms.d_opsd.divergence import Divergence, shared_mass
+from dopsd.algorithms.d_opsd.teacher import TeacherPrompts
+from dopsd.algorithms.trace_rl.algorithm import TraceGradient
+from dopsd.algorithms.trace_rl.states import Trace
+from dopsd.algorithms.trace_rl.teacher import verified_future
 from dopsd.core.metrics import MetricSums
 from dopsd.core.tensors import index_without, left_pad, true_positions
 
@@ -27,9 +29,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dopsd.algorithms.common.base import AlgorithmContext
-    from dopsd.algorithms.common.trace_gradient import Collect
-    from dopsd.algorithms.common.trace_states import Plan
     from dopsd.algorithms.routed.config import RoutedConfig
+    from dopsd.algorithms.trace_rl.algorithm import Collect
+    from dopsd.algorithms.trace_rl.states import Plan
     from dopsd.core.types import Rollout
     from dopsd.models.policy import Policy
 
@@ -155,3 +157,79 @@ def right_siblings(collect: Collect) -> dict[int, Rollout]:
         for index, item in enumerate(collect.rewarded)
         if not item.is_correct and item.rollout.problem_id in right
     }
+
+
+@dataclass(frozen=True)
+class RoutedTrace(Trace):
+    """Recorded states with a teacher, and with the weights of their losses."""
+
+    teacher_ids: Tensor  # [B, Q+G]
+    teacher_mask: Tensor  # [B, Q+G], False on padding
+    base_logps: Tensor  # [B, G], of the targets under the initial policy
+    policy_weight: Tensor  # [B], 1 where the policy gradient counts, else 0
+    distil_weight: Tensor  # [B], beta where the teacher counts, else 0
+
+    def lesson_mask(self, on_host: bool = False) -> Tensor:
+        """Return the predicted tokens that the teacher is not shown [B, G].
+
+        Args:
+            on_host: in main memory.
+        """
+        names = "loss_mask", "ids", "teacher_ids"
+        predicted, ids, seen = (
+            self.on_host(name) if on_host else getattr(self, name) for name in names
+        )
+        length = predicted.shape[1]
+        return predicted & (ids[:, -length:] == seen[:, -length:])
+
+
+class Lesson(NamedTuple):
+    """The divergence at N positions, and figures of it."""
+
+    loss: Tensor  # [N], bounded and weighted
+    divergence: Tensor  # [N], before that
+    scaled: Tensor  # [N], 1 where the clip scales a position down
+    shared_mass: Tensor  # [N]
+
+
+def strength(config: RoutedConfig, update: int, updates: int) -> float:
+    """Return beta at a collect: it rises from 0, and with `distil_decay` falls to 0.
+
+    Args:
+        config: the settings.
+        update: updates of the run before the collect.
+        updates: updates of the run.
+    """
+    rise = config.distil_warmup * updates
+    beta = config.distil_weight * (min(1.0, (update + 1) / rise) if rise else 1.0)
+    if config.distil_decay and updates > rise:
+        beta *= max(0.0, 1.0 - max(0.0, update - rise) / (updates - rise))
+    return beta
+
+
+def lesson(student: Tensor, teacher: Tensor, config: RoutedConfig) -> Lesson:
+    """Return g D(p, q) at each position, g = min(1, clip / D) without gradients.
+
+    With `by_confidence` a position also weighs exp(-H(q) / ln V).
+
+    Args:
+        student: logits [N, V].
+        teacher: logits [N, V].
+        config: divergence, clip and by_confidence.
+    """
+    measure = Divergence(config.divergence, clip=config.clip, is_by_position=True)
+    value, unclipped, scaled = measure(student, teacher)
+    if config.by_confidence:
+        value = value * (-entropy(teacher) / math.log(teacher.shape[-1])).exp()
+    return Lesson(value, unclipped.detach(), scaled, shared_mass(student.detach(), teacher))
+
+
+def anchor(logps: Tensor, base_logps: Tensor, loss_mask: Tensor) -> Tensor:
+    """Return the mean of (ln p / p_base)^2 / 2 over the predicted tokens of each state [B].
+
+    Args:
+        logps: [B, G], ln p of the targets, 0 where nothing is predicted.
+        base_logps: [B, G], the same under the initial policy.
+        loss_mask: [B, G].
+    """
+    return (torch.square(logps - base_logps) / 2).sum(1) / loss_mask.sum(1)

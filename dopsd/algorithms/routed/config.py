@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from dopsd.algorithms.common.config import CROSS_ENTROPY_BYTES, DISTILLATION_BYTES, Forwards
-from dopsd.algorithms.common.trace_config import TraceConfig
+from dopsd.algorithms.common.metrics import DISTILLATION, TRACE
+from dopsd.algorithms.trace_rl.config import TraceConfig
+from dopsd.core.metrics import Metric
 from dopsd.core.settings import Count, NonNegative, Positive, Share
 
 if TYPE_CHECKING:
@@ -57,3 +59,26 @@ class RoutedConfig(TraceConfig):
         """Return the bytes of the logits of the predicted tokens, of student and teacher."""
         tokens = super().logit_bytes(sampling) // CROSS_ENTROPY_BYTES
         return tokens * (CROSS_ENTROPY_BYTES + (self.distil_weight > 0) * DISTILLATION_BYTES)
+
+
+METRICS = TRACE | {
+    "taught_states": Metric(
+        "share",
+        "states that learn from the teacher, of all states of the kept groups: their teacher is"
+        " shown a verified future, and `teach` chooses their rollout",
+        "dopsd.algorithms.routed.algorithm.Routed.prepared",
+    ),
+    "divergence": Metric(
+        "nats",
+        "`divergence` of student and teacher before it is bounded, mean over the predicted tokens"
+        " of taught states that the teacher is not shown",
+        "dopsd.algorithms.routed.algorithm.lesson",
+    ),
+    "scaled_positions": Metric(
+        "share",
+        "those predicted tokens of taught states whose divergence exceeds `clip` and is scaled"
+        " down",
+        "dopsd.algorithms.d_opsd.divergence.position_scale",
+    ),
+    "shared_mass": DISTILLATION["shared_mass"],
+}

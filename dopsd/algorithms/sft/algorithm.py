@@ -17,7 +17,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
 from dopsd.core.rng import key_from
-from dopsd.rollout.groups import RolloutStats
+from dopsd.rollout.collector import RolloutStats
 from dopsd.tasks.common.sources import read_rows, text_of
 
 if TYPE_CHECKING:

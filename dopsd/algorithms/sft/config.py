@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dopsd.algorithms.common.config import AlgorithmConfig, Forwards, TrainOverrides
+from dopsd.algorithms.common.metrics import MASKED_CROSS_ENTROPY
 from dopsd.core.settings import Count
 from dopsd.models.config import AdapterConfig
 from dopsd.rollout.config import SamplingConfig
@@ -42,3 +43,6 @@ class SftConfig(AlgorithmConfig):
     def needs_reference(self) -> bool:
         """Whether the method computes with the initial policy: no."""
         return False
+
+
+METRICS = {"cross_entropy": MASKED_CROSS_ENTROPY}

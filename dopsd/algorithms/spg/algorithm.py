@@ -6,21 +6,27 @@ an old policy nor a reference.
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from dopsd.algorithms.common.base import Collected, LossOutput
+from dopsd.algorithms.common.batch import Batch
 from dopsd.algorithms.common.groups import RewardedGroups, group_collector
 from dopsd.algorithms.common.losses import metric_sums
-from dopsd.algorithms.common.views import Completions, Views, rollout_keys, view_logps
-from dopsd.algorithms.spg.batch import BoundedCompletions
-from dopsd.algorithms.spg.loss import lower_bound, upper_bound
-from dopsd.algorithms.spg.masks import chosen_blocks, completion_masks
+from dopsd.algorithms.common.views import (
+    Completions,
+    Views,
+    random_subset,
+    rollout_keys,
+    view_logps,
+)
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.core.rng import fold_in
-from dopsd.rollout.groups import RolloutStats
+from dopsd.core.rng import fold_in, uniform
+from dopsd.rollout.collector import RolloutStats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,3 +130,94 @@ class Spg:
         bounds = torch.where(batch.advantage > 0, lower, share * upper + (1 - share) * lower)
         sums = metric_sums({"elbo": lower.sum(), "eubo": upper.sum()}, len(batch))
         return LossOutput(-(batch.weight * batch.advantage * bounds).sum(), sums)
+
+
+@dataclass(frozen=True)
+class BoundedCompletions(Batch):
+    """Completions under N masks each, as both bounds of their likelihood are estimated."""
+
+    ids: Tensor  # [B, N, P+G]
+    mask: Tensor  # [B, P+G], False on padding
+    targets: Tensor  # [B, G]
+    loss_mask: Tensor  # [B, N, G], True at masked tokens up to the first end of text
+    advantage: Tensor  # [B], not 0
+    weight: Tensor  # [B], tokens up to the first end of text
+
+    @property
+    def forwards(self) -> int:
+        """Sequences in the forward passes of one completion: N."""
+        return self.ids.shape[1]
+
+
+def lower_bound(logps: Tensor, loss_mask: Tensor) -> Tensor:
+    """Return the ELBO: the mean over masks of the mean ln p at masked tokens.
+
+    Args:
+        logps: [B, N, G], in nats.
+        loss_mask: [B, N, G], True at masked tokens that count.
+
+    Returns:
+        [B], in nats per token.
+    """
+    return ((logps * loss_mask).sum(-1) / loss_mask.sum(-1)).mean(-1)
+
+
+def upper_bound(logps: Tensor, loss_mask: Tensor, length: Tensor, beta: float) -> Tensor:
+    """Return the EUBO: the mean over tokens of ln(mean over masks of p^b 1[masked] / t) / b.
+
+    Tokens that no mask hides are left out.
+
+    Args:
+        logps: [B, N, G], in nats.
+        loss_mask: [B, N, G], True at masked tokens that count.
+        length: [B], tokens that count; t is the share of them that a mask hides.
+        beta: b.
+
+    Returns:
+        [B], in nats per token.
+    """
+    share = loss_mask.sum(-1) / length[:, None]  # t, [B, N]
+    terms = (beta * logps - share.log()[..., None]).masked_fill(~loss_mask, -torch.inf)
+    is_seen = loss_mask.any(1)  # [B, G]
+    # no row of -inf alone: its gradient is no number
+    terms = terms.masked_fill(~is_seen[:, None], 0.0).logsumexp(1) - math.log(terms.shape[1])
+    return (terms * is_seen).sum(-1) / is_seen.sum(-1) / beta
+
+
+def chosen_blocks(keys: Tensor, used: Tensor, blocks: int, draws: int) -> Tensor:
+    """Choose the block of each mask: the first of a random order of all, modulo those in use.
+
+    Args:
+        keys: [B].
+        used: [B], blocks that hold a token up to the first end of text.
+        blocks: blocks of a completion, at least `draws`.
+        draws: N.
+
+    Returns:
+        [B, N], each from 0 to `used` - 1.
+    """
+    order = uniform(fold_in(keys[:, None], torch.arange(blocks))).argsort(-1)
+    return order[:, :draws] % used[:, None]
+
+
+def completion_masks(
+    keys: Tensor, completion_mask: Tensor, chosen: Tensor, block_length: int, share: float
+) -> Tensor:
+    """Mask n ~ U{1..tokens} random tokens of the chosen block, and all after the block.
+
+    Args:
+        keys: [B, N].
+        completion_mask: [B, G], True up to the first end of text; masked after it.
+        chosen: [B, N], the block.
+        block_length: tokens of a block; G: any part of the completion.
+        share: probability that a token of an earlier block is masked.
+
+    Returns:
+        [B, N, G], True where a token is hidden.
+    """
+    length, counted = completion_mask.shape[1], completion_mask[:, None]
+    draw = uniform(fold_in(keys[..., None], torch.arange(length + 1)))  # [B, N, G+1]
+    blocks, chosen = torch.arange(length) // block_length, chosen[..., None]
+    in_block = random_subset(draw, (blocks == chosen) & counted)
+    earlier = (blocks < chosen) & (draw[..., :-1] < share)
+    return in_block | earlier | (blocks > chosen) | ~counted

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from dopsd.algorithms.common.config import Forwards, IteratedGroupConfig, TrainOverrides
+from dopsd.algorithms.common.metrics import GROUPS
+from dopsd.core.metrics import Metric
 from dopsd.core.settings import Count, Positive, Share
 from dopsd.rollout.config import SamplingConfig
 
@@ -32,3 +34,24 @@ class SpgConfig(IteratedGroupConfig):
     def needs_reference(self) -> bool:
         """Whether the method computes with the initial policy: no."""
         return False
+
+
+LOSS = "dopsd.algorithms.spg.algorithm"
+
+METRICS = GROUPS | {
+    "elbo": Metric(
+        "nats",
+        "lower bound of the log-likelihood for each token: mean $\\ln p$ at masked tokens, mean"
+        " over masks and completions",
+        f"{LOSS}.lower_bound",
+        "log-probability of a masked token, mean over masks and completions: a lower bound",
+    ),
+    "eubo": Metric(
+        "nats",
+        r"upper bound of the log-likelihood for each token:"
+        r" $\frac{1}{\beta} \ln(\mathrm{mean}_j\, p^\beta 1_{\text{masked}} / t_j)$ over masks"
+        " $j$, mean over masked tokens and completions",
+        f"{LOSS}.upper_bound",
+        "upper bound of the log-probability of a token, mean over completions",
+    ),
+}

@@ -15,8 +15,7 @@ from dopsd.algorithms.common.batch import MaskedTexts
 from dopsd.algorithms.common.groups import RewardedGroups, group_collector
 from dopsd.algorithms.common.losses import metric_sums
 from dopsd.algorithms.common.views import Completions, Views, rollout_keys, view_logps
-from dopsd.algorithms.wd1.loss import group_weights
-from dopsd.rollout.groups import RolloutStats
+from dopsd.rollout.collector import RolloutStats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,3 +84,17 @@ class Wd1:
         logps = view_logps(policy, views, len(batch)).sum((1, 2))  # [B]
         sums = metric_sums({"logp": logps.sum()}, loss_mask.sum().item())
         return LossOutput(-(batch.weight * logps).sum(), sums)
+
+
+def group_weights(advantages: Sequence[float]) -> list[float]:
+    """Return softmax(A) - softmax(-A), the weight of each ln p in the gain of its group.
+
+    Args:
+        advantages: A, of all completions of a problem.
+
+    Returns:
+        A weight for each, which add up to 0; all exactly 0 if the advantages are equal.
+    """
+    compared = torch.tensor(advantages, dtype=torch.float64)
+    weights: list[float] = (compared.softmax(0) - (-compared).softmax(0)).tolist()
+    return weights

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dopsd.algorithms.common.config import Forwards, IteratedGroupConfig, TrainOverrides
+from dopsd.algorithms.common.metrics import GROUPS, MASKED_LOGP
 from dopsd.core.settings import Count, Share
 from dopsd.rollout.config import SamplingConfig
 
@@ -24,3 +25,6 @@ class Wd1Config(IteratedGroupConfig):
     def needs_reference(self) -> bool:
         """Whether the method computes with the initial policy: no."""
         return False
+
+
+METRICS = GROUPS | {"logp": MASKED_LOGP}

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dopsd.algorithms.common.distillation_config import SelfDistillationConfig
-from dopsd.algorithms.common.states import BlockSchedule, reveal
+from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.algorithms.d_opsd.states import BlockSchedule, reveal
 from dopsd.core.files import read_json, write_json
 from dopsd.core.paths import run_folder
 from dopsd.core.progress import is_main_rank
@@ -104,8 +104,8 @@ def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[st
     algorithm = run.algorithm
     config = (
         algorithm
-        if isinstance(algorithm, SelfDistillationConfig) and algorithm.reveals_own_future
-        else SelfDistillationConfig()
+        if isinstance(algorithm, DOpsdConfig) and algorithm.reveals_own_future
+        else DOpsdConfig()
     )  # methods that reveal nothing show the paper's teacher
     request = GenerationRequest(problem.id, 0, prompt, key_from("trajectory", problem.id))
     rollout = denoise(policy, [request], decoding(run.sampling, config.first_temperature))[0]

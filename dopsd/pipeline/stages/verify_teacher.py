@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from dopsd.config.params import Params
     from dopsd.core.types import Problem
-    from dopsd.rollout.groups import SelectedRollout
+    from dopsd.rollout.collector import SelectedRollout
     from dopsd.tasks.common.task import Task
 
 SPLIT = "train"

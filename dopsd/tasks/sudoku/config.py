@@ -6,6 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from dopsd.core.metrics import Metric
 from dopsd.core.settings import Count, Whole
 from dopsd.tasks.common.config import TaughtTaskConfig
 
@@ -42,3 +43,12 @@ class SudokuConfig(TaughtTaskConfig):
                 "validation_grids and test_grids must leave grids of the 288 for training"
             )
         return self
+
+
+METRICS = {
+    "valid_grid": Metric(
+        "share",
+        "answers that are a whole valid grid with the given cells",
+        "dopsd.tasks.sudoku.task.Sudoku.verify",
+    ),
+}

@@ -10,7 +10,7 @@ import torch
 from conftest import write_params
 
 from dopsd.algorithms.common.batch import Unmasking
-from dopsd.algorithms.d3llm.loss import unmasking
+from dopsd.algorithms.d3llm.algorithm import unmasking
 from dopsd.algorithms.d3llm.recording import Recorder
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params

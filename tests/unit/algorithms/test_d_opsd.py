@@ -11,9 +11,9 @@ import torch
 from fakes import EOS, MASK, FakePolicy
 
 from dopsd.algorithms.common.batch import States
-from dopsd.algorithms.common.distillation import SelfDistillation
-from dopsd.algorithms.common.states import BlockSchedule
+from dopsd.algorithms.d_opsd.algorithm import DOpsd
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.algorithms.d_opsd.states import BlockSchedule
 from dopsd.config.loading import load_params
 from dopsd.core.tensors import pack, take
 
@@ -72,7 +72,7 @@ def kl(p: float) -> float:
     return p * math.log(p / 0.5) + (1 - p) * math.log((1 - p) / 0.5)
 
 
-def method(**changes: object) -> SelfDistillation:
+def method(**changes: object) -> DOpsd:
     config = DOpsdConfig(
         divergence="forward_kl",
         loss_vocabulary="full",
@@ -80,7 +80,7 @@ def method(**changes: object) -> SelfDistillation:
         teacher_confidence="max_prob",
         **changes,
     )
-    return SelfDistillation(config, None, BlockSchedule(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
+    return DOpsd(config, None, BlockSchedule(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
 
 
 def test_the_surest_candidates_of_the_teacher_are_trained_on():
@@ -98,7 +98,7 @@ def test_max_logit_and_max_prob_can_choose_different_positions():
     shifted[0] += 100.0  # a flat distribution at a great height
     batch = states([1], [[0, 1, 2, 3]], [[0]])
     by_logit = DOpsdConfig(divergence="forward_kl", loss_vocabulary="full", clip=None)
-    tall = SelfDistillation(by_logit, None, BlockSchedule(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
+    tall = DOpsd(by_logit, None, BlockSchedule(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
     assert tall.loss(TwoFaced(shifted, STUDENT), batch).total.item() == pytest.approx(0.0, abs=1e-5)
     assert method().loss(TwoFaced(shifted, STUDENT), batch).total.item() == pytest.approx(
         kl(0.9), abs=1e-5

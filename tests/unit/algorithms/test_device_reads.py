@@ -17,11 +17,11 @@ from dopsd.algorithms.common.batch import (
     MaskedTexts,
     States,
 )
-from dopsd.algorithms.common.distillation import SelfDistillation
 from dopsd.algorithms.common.groups import Rewarded
 from dopsd.algorithms.common.masking import Text, masked
-from dopsd.algorithms.common.states import BlockSchedule
+from dopsd.algorithms.d_opsd.algorithm import DOpsd
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.algorithms.d_opsd.states import BlockSchedule
 from dopsd.algorithms.diffu_grpo.algorithm import DiffuGrpo
 from dopsd.algorithms.diffu_grpo.config import DiffuGrpoConfig
 from dopsd.algorithms.espo.algorithm import Espo
@@ -127,7 +127,7 @@ def test_batches_are_planned_in_main_memory_and_uploaded_whole(reads: list[int])
         summary=lambda *_: None,
     )
     config = DOpsdConfig(updates_per_trajectory=2, drop_remainder=False)
-    collected = SelfDistillation(config, collector, BLOCKS).collect(policy, [], 0)
+    collected = DOpsd(config, collector, BLOCKS).collect(policy, [], 0)
     batches = [batch for update in collected.updates for batch in update]
     batches.append(masked(policy, [Text(r.prompt_ids, r.completion_ids, 1) for r in rollouts]))
     rewarded = [Rewarded(r, 0.5, 0.5) for r in rollouts]

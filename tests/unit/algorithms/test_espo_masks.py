@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 import torch
 
-from dopsd.algorithms.espo.algorithm import Espo
-from dopsd.algorithms.espo.batch import CoupledViews
-from dopsd.algorithms.espo.config import EspoConfig
-from dopsd.algorithms.espo.loss import (
+from dopsd.algorithms.espo.algorithm import (
+    CoupledViews,
+    Draw,
+    Espo,
+    coupled_masks,
+    masked_counts,
     ratio_terms,
     sequence_logps,
     squared_terms,
     token_estimates,
 )
-from dopsd.algorithms.espo.masks import Draw, coupled_masks, masked_counts
+from dopsd.algorithms.espo.config import EspoConfig
 from dopsd.core.types import Rollout
 
 

@@ -12,11 +12,10 @@ from pydantic import ValidationError
 from test_answer_span import CHARACTERS, completion
 
 from dopsd.algorithms.common.masking import Text, masked
-from dopsd.algorithms.common.states import BlockSchedule, recorded_steps, reveal, states_by_update
-from dopsd.algorithms.common.teacher_view import AS_STUDENT, TeacherView
-from dopsd.algorithms.infill.answers import Answers, Known
+from dopsd.algorithms.d_opsd.states import BlockSchedule, recorded_steps, reveal, states_by_update
+from dopsd.algorithms.d_opsd.teacher import AS_STUDENT, TeacherView
 from dopsd.algorithms.infill.config import InfillConfig
-from dopsd.algorithms.infill.lessons import lesson, view
+from dopsd.algorithms.infill.lessons import Answers, Known, lesson, view
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.core.errors import DopsdError

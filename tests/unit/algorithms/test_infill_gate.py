@@ -8,7 +8,7 @@ from fakes import FakePolicy
 from test_d_opsd import coin, states
 from test_literal import as_base, collected
 
-from dopsd.algorithms.infill.gate import answer_shift
+from dopsd.algorithms.infill.lessons import answer_shift
 
 TOLD = 3  # a token of the answer
 REWARDS = {"kl_weight": 0.01, "shrink": 4, "updates_per_pass": 3, "group_size": 3}

@@ -7,8 +7,7 @@ from conftest import write_params
 from test_infill import PROBLEM, Reader, policy, rollout
 from torch import Tensor
 
-from dopsd.algorithms.infill.answers import Known
-from dopsd.algorithms.infill.lessons import lesson
+from dopsd.algorithms.infill.lessons import Known, lesson
 from dopsd.config.loading import load_params
 from dopsd.core.types import Problem, Score
 from dopsd.models.text import ChatText

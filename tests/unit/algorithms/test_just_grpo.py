@@ -17,15 +17,13 @@ from fakes import EOS, MASK, FakePolicy
 
 from dopsd.algorithms.common.config import Forwards
 from dopsd.algorithms.common.groups import Rewarded
-from dopsd.algorithms.just_grpo.algorithm import JustGrpo
+from dopsd.algorithms.just_grpo.algorithm import JustGrpo, batch_of, position_logits
 from dopsd.algorithms.just_grpo.config import JustGrpoConfig
-from dopsd.algorithms.just_grpo.positions import batch_of, position_logits
 from dopsd.config.loading import load_params
 from dopsd.core.metrics import MetricSums
 from dopsd.core.types import Rollout, Score
 from dopsd.rollout import sampler
-from dopsd.rollout.collector import RolloutCollector
-from dopsd.rollout.groups import RolloutStats
+from dopsd.rollout.collector import RolloutCollector, RolloutStats
 from dopsd.training.trainer import Trainer
 
 TOKENS = torch.tensor([1, 2, 3, 4, 5, EOS, EOS, EOS])

@@ -8,9 +8,9 @@ import pytest
 import torch
 from scipy.special import rel_entr
 
-from dopsd.algorithms.common.divergence import Divergence, entropy, shared_mass, top_overlap
-from dopsd.algorithms.common.losses import masked_cross_entropy, token_logps
-from dopsd.algorithms.diffu_grpo.loss import policy_gradient
+from dopsd.algorithms.common.losses import entropy, masked_cross_entropy, token_logps
+from dopsd.algorithms.d_opsd.divergence import Divergence, shared_mass, top_overlap
+from dopsd.algorithms.diffu_grpo.algorithm import policy_gradient
 
 KINDS = ["reverse_kl", "forward_kl", "jsd"]
 

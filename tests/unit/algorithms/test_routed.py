@@ -10,8 +10,8 @@ import torch
 from test_literal import as_base, gradients, moved
 
 from dopsd.algorithms.routed import algorithm as routed
+from dopsd.algorithms.routed.algorithm import anchor, lesson, strength
 from dopsd.algorithms.routed.config import RoutedConfig
-from dopsd.algorithms.routed.loss import anchor, lesson, strength
 from dopsd.core.types import Score
 from dopsd.rollout.answer_span import answer_span
 from dopsd.rollout.collector import RolloutCollector

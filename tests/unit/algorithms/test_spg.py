@@ -11,8 +11,7 @@ from forward_counts import beside_sampling, forwards
 from test_literal import assert_same, assert_slope, collected, logps, moved
 
 from dopsd.algorithms.common.groups import Rewarded
-from dopsd.algorithms.spg.loss import lower_bound, upper_bound
-from dopsd.algorithms.spg.masks import chosen_blocks, completion_masks
+from dopsd.algorithms.spg.algorithm import chosen_blocks, completion_masks, lower_bound, upper_bound
 from dopsd.core.errors import DopsdError
 
 

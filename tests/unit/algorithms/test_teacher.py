@@ -9,14 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dopsd.algorithms.common.states import (
+from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.algorithms.d_opsd.states import (
     BlockSchedule,
     recorded_steps,
     reveal,
     states_by_update,
     trained_steps,
 )
-from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.core.types import Rollout
 
 EOS, MASK = 8, 9

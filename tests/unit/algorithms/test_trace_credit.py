@@ -12,17 +12,16 @@ from test_literal import as_base, moved
 from test_trace_rl import collected
 
 from dopsd.algorithms.common.groups import Rewarded
-from dopsd.algorithms.common.trace_gradient import Collect
-from dopsd.algorithms.common.trace_states import plan_states
-from dopsd.algorithms.common.trace_teacher import (
+from dopsd.algorithms.trace_rl import algorithm as trace_rl
+from dopsd.algorithms.trace_rl.algorithm import Collect, credit_weight, credited
+from dopsd.algorithms.trace_rl.config import TraceRlConfig
+from dopsd.algorithms.trace_rl.states import plan_states
+from dopsd.algorithms.trace_rl.teacher import (
     Verified,
     shown_positions,
     verified,
     verified_future,
 )
-from dopsd.algorithms.trace_rl import algorithm as trace_rl
-from dopsd.algorithms.trace_rl.config import TraceRlConfig
-from dopsd.algorithms.trace_rl.credit import credit_weight, credited
 from dopsd.core.types import Rollout
 
 TOKENS = torch.tensor([1, 2, 3, 4, 5, 6, EOS, EOS])

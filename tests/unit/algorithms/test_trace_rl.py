@@ -15,15 +15,15 @@ from fakes import EOS, MASK, FakePolicy
 from test_literal import moved
 
 from dopsd.algorithms.common.groups import Rewarded
-from dopsd.algorithms.common.trace_loss import state_losses
-from dopsd.algorithms.common.trace_states import (
+from dopsd.algorithms.trace_rl.algorithm import state_losses
+from dopsd.algorithms.trace_rl.config import TraceRlConfig
+from dopsd.algorithms.trace_rl.states import (
     Trace,
     draw_states,
     group_steps,
     most_surprising,
     plan_states,
 )
-from dopsd.algorithms.trace_rl.config import TraceRlConfig
 from dopsd.config.loading import load_params
 from dopsd.core.rng import fold_in, key_from
 from dopsd.core.tensors import through_first

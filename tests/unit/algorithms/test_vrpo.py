@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dopsd.algorithms.common.batch import PreferenceBatch
-from dopsd.algorithms.vrpo.algorithm import Vrpo, drawn, paired
+from dopsd.algorithms.vrpo.algorithm import Vrpo, drawn, likelihood_bound, paired, preference
 from dopsd.algorithms.vrpo.config import VrpoConfig
-from dopsd.algorithms.vrpo.loss import likelihood_bound, preference
 from dopsd.config.loading import load_params
 from dopsd.core.rng import key_from
 from dopsd.core.types import Problem, Rollout, Score

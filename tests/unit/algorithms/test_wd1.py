@@ -10,7 +10,7 @@ from forward_counts import beside_sampling, forwards
 from test_literal import assert_same, assert_slope, collected, logps
 
 from dopsd.algorithms.common.groups import advantages
-from dopsd.algorithms.wd1.loss import group_weights
+from dopsd.algorithms.wd1.algorithm import group_weights
 from dopsd.core.types import Score
 from dopsd.rollout.collector import RolloutCollector
 

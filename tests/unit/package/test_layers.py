@@ -14,7 +14,7 @@ import pytest
 import yaml
 from conftest import ROOT
 
-from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.algorithms.registry import ALGORITHMS, FAMILIES
 from dopsd.core.fingerprint import imported, sources
 from dopsd.tasks.registry import TASKS
 
@@ -63,7 +63,8 @@ def is_allowed(module: str, other: str) -> bool:
     if room != other_room:
         return HEIGHT[other_room] < HEIGHT[room]
     folders = {parts[0] for parts in (rest, other_rest) if parts}
-    return room not in SIBLINGS or not rest or folders <= {rest[0], "common", "registry"}
+    family = FAMILIES.get(rest[0], ()) if rest else ()
+    return room not in SIBLINGS or not rest or folders <= {rest[0], *family, "common", "registry"}
 
 
 def test_imports_run_downward_and_never_to_a_sibling():
@@ -128,6 +129,7 @@ def test_a_stage_depends_on_the_numbers_of_the_code_that_it_imports(stage: str):
             is_learning = f"algorithms.{algorithm}" in keys
             modules += [f"dopsd.algorithms.{algorithm}.algorithm"] if is_learning else []
             needed = {key_of(path) for path in sources(*modules).values()} - {""}
+            needed -= {f"algorithms.{parent}" for parent in FAMILIES.get(algorithm, ())}
             assert needed <= keys, f"{stage} with {algorithm} on {task}"
 
 

@@ -10,8 +10,8 @@ import torch
 from hub_toys import save_hub
 from torch import Tensor
 
-from dopsd.algorithms.common.distillation_config import SelfDistillationConfig
-from dopsd.algorithms.common.states import BlockSchedule, states_by_update
+from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.algorithms.d_opsd.states import BlockSchedule, states_by_update
 from dopsd.core.errors import DopsdError
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import LlmPolicy, load_policy
@@ -163,7 +163,7 @@ def test_states_of_a_trajectory_are_the_inputs_of_the_sampler(tmp_path: Path):
         patched.setattr("dopsd.rollout.sampler.GrowingStates", WithoutCache)
         (rollout,) = denoise(policy, [request], how)
     blocks = BlockSchedule(4, (2, 2), policy.mask_id, policy.eos_id, shared=4)
-    config = SelfDistillationConfig(
+    config = DOpsdConfig(
         record="all",
         record_last_block=True,
         drop_remainder=False,

@@ -515,15 +515,15 @@ def test_a_run_that_gave_up_is_given_up_at_the_same_update(undisturbed, monkeypa
     """Every third collect has something to learn from: with less patience the run ends where it
     would have ended.
     """
-    from dopsd.algorithms.common.distillation import SelfDistillation
+    from dopsd.algorithms.d_opsd.algorithm import DOpsd
 
-    collect = SelfDistillation.collect
+    collect = DOpsd.collect
 
     def seldom(self, policy, problems, number):
         found = collect(self, policy, problems, number)
         return found if number % 3 == 0 or number > 9 else replace(found, updates=[])
 
-    monkeypatch.setattr(SelfDistillation, "collect", seldom)
+    monkeypatch.setattr(DOpsd, "collect", seldom)
     usual = {
         "train__updates": 8,
         "method__d_opsd__updates_per_trajectory": 1,

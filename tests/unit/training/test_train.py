@@ -138,10 +138,10 @@ def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_checkpoi
             else found
         )
 
-    from dopsd.algorithms.common.distillation import SelfDistillation
+    from dopsd.algorithms.d_opsd.algorithm import DOpsd
     from dopsd.models.llm_policy import LlmPolicy
 
-    loss, after = SelfDistillation.loss, LlmPolicy.after_update
+    loss, after = DOpsd.loss, LlmPolicy.after_update
     monkeypatch.setattr(LlmPolicy, "updates_made", 0, raising=False)
 
     def counted(self):
@@ -149,7 +149,7 @@ def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_checkpoi
         after(self)
 
     monkeypatch.setattr(LlmPolicy, "after_update", counted)
-    monkeypatch.setattr(SelfDistillation, "loss", poisoned)
+    monkeypatch.setattr(DOpsd, "loss", poisoned)
     assert train() == 1
     said = capsys.readouterr().err
     assert "not finite at update 3" in said and "train.learning_rate" in said

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from dopsd.algorithms.common.states import BlockSchedule
 from dopsd.algorithms.common.views import random_ranks, rollout_keys
+from dopsd.algorithms.d_opsd.states import BlockSchedule
 from dopsd.core.rng import fold_in, uniform
 from dopsd.core.tensors import first_index
 from dopsd.rollout.answer_span import answer_span, with_answer
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from dopsd.algorithms.common.base import AlgorithmContext
     from dopsd.algorithms.common.groups import Rewarded
-    from dopsd.algorithms.common.trace_gradient import Collect
-    from dopsd.algorithms.common.trace_states import Plan
+    from dopsd.algorithms.trace_rl.algorithm import Collect
+    from dopsd.algorithms.trace_rl.states import Plan
     from dopsd.core.types import Problem
     from dopsd.models.policy import Policy
     from dopsd.tasks.common.task import Task

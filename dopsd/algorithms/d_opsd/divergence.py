@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from dopsd.algorithms.common.distillation_config import SelfDistillationConfig
+    from dopsd.algorithms.d_opsd.config import DOpsdConfig
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Divergence:
         return terms, grad_terms, torch.zeros_like(grad_terms)
 
 
-def divergence_of(config: SelfDistillationConfig) -> Divergence:
+def divergence_of(config: DOpsdConfig) -> Divergence:
     """Return the divergence of these settings."""
     top_k = config.top_k if config.loss_vocabulary == "teacher_top_k" else 0
     clip = None if config.clip_mode == "none" else config.clip
@@ -150,9 +150,3 @@ def shared_mass(student: Tensor, teacher: Tensor) -> Tensor:
         [...], in [0, 1].
     """
     return torch.minimum(student.float().softmax(-1), teacher.float().softmax(-1)).sum(-1)
-
-
-def entropy(logits: Tensor) -> Tensor:
-    """Return the entropy [...] of softmax(logits [..., V]), in nats."""
-    logp = logits.float().log_softmax(-1)
-    return -(logp.exp() * logp).sum(-1)

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from dopsd.algorithms.common.batch import States
-from dopsd.algorithms.common.teacher_view import AS_STUDENT, TeacherView
+from dopsd.algorithms.d_opsd.teacher import AS_STUDENT, TeacherView
 from dopsd.core.rng import fold_in, key_from, uniform
 from dopsd.core.tensors import first_index, left_pad
-from dopsd.rollout.blocks import shared_block
+from dopsd.rollout.config import shared_block
 from dopsd.rollout.prompts import decoding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dopsd.algorithms.common.distillation_config import SelfDistillationConfig
+    from dopsd.algorithms.d_opsd.config import DOpsdConfig
     from dopsd.core.types import Rollout
     from dopsd.models.policy import Policy
     from dopsd.rollout.config import SamplingConfig
@@ -64,7 +64,7 @@ class BlockSchedule:
 
 def recorded_steps(
     rollout: Rollout,
-    config: SelfDistillationConfig,
+    config: DOpsdConfig,
     blocks: BlockSchedule,
     view: TeacherView = AS_STUDENT,
 ) -> list[int]:
@@ -92,7 +92,7 @@ def recorded_steps(
 def reveal(
     rollout: Rollout,
     steps: Sequence[int],
-    config: SelfDistillationConfig,
+    config: DOpsdConfig,
     blocks: BlockSchedule,
     key: int,
     view: TeacherView = AS_STUDENT,
@@ -133,7 +133,7 @@ def reveal(
 
 def trained_steps(
     rollout: Rollout,
-    config: SelfDistillationConfig,
+    config: DOpsdConfig,
     blocks: BlockSchedule,
     key: int,
     view: TeacherView = AS_STUDENT,
@@ -165,7 +165,7 @@ def trained_steps(
 def _states(
     rollout: Rollout,
     steps: Sequence[int],
-    config: SelfDistillationConfig,
+    config: DOpsdConfig,
     blocks: BlockSchedule,
     key: int,
     view: TeacherView,
@@ -200,7 +200,7 @@ def _states(
 
 def states_by_update(
     rollouts: Sequence[Rollout],
-    config: SelfDistillationConfig,
+    config: DOpsdConfig,
     blocks: BlockSchedule,
     key: tuple[int, int],
     views: Sequence[TeacherView] | None = None,

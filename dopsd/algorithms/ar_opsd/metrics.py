@@ -1,7 +1,0 @@
-"""Metrics that ar_opsd logs."""
-
-from __future__ import annotations
-
-from dopsd.algorithms.common.metrics import DISTILLATION
-
-METRICS = DISTILLATION
