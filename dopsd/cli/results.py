@@ -1,4 +1,4 @@
-"""Commands on finished runs: summary, comparison, leaderboard, ablation, MLflow and cleaning."""
+"""Commands on finished runs: summary, comparison, ablation, MLflow and cleaning."""
 
 from __future__ import annotations
 
@@ -56,7 +56,6 @@ def add_results(commands: Commands) -> None:
         metavar="FOLDER",
         help="folder to write (default: reports/compare)",
     )
-    _add_leaderboard(commands)
     ablate = command(
         commands,
         "ablate",
@@ -119,31 +118,6 @@ def _add_tournament(commands: Commands) -> None:
     )
 
 
-def _add_leaderboard(commands: Commands) -> None:
-    board = command(
-        commands,
-        "leaderboard",
-        "Write the results of a tournament as one HTML page: ranks, claims, curves, all runs.",
-    )
-    board.add_argument(
-        "--results",
-        type=Path,
-        default=Path("reports/tournament/results.json"),
-        metavar="FILE",
-        help="results of `dopsd tournament` (default: reports/tournament/results.json)",
-    )
-    board.add_argument(
-        "--out",
-        type=Path,
-        default=Path("reports/leaderboard.html"),
-        metavar="FILE",
-        help="page to write (default: reports/leaderboard.html)",
-    )
-    board.add_argument(
-        "--publish", action="store_true", help="also send the runs and the page to MLflow"
-    )
-
-
 def _summary(_: argparse.Namespace, params: Params) -> None:
     from dopsd.cli.show import summary
 
@@ -172,12 +146,6 @@ def _compare(a: argparse.Namespace, params: Params) -> None:
     from dopsd.pipeline.compare import print_comparison
 
     print_comparison(params, a.runs, a.out)
-
-
-def _leaderboard(a: argparse.Namespace, params: Params) -> None:
-    from dopsd.pipeline.leaderboard import leaderboard
-
-    leaderboard(params, a.results, a.out, a.publish)
 
 
 def _refuse_other_params(a: argparse.Namespace, advice: str) -> None:
@@ -223,7 +191,6 @@ WITH_PARAMS: dict[str, Callable[[argparse.Namespace, Params], None]] = {
     "clean": _clean,
     "compare": _compare,
     "follow": _follow,
-    "leaderboard": _leaderboard,
     "publish": _publish,
     "summary": _summary,
     "tournament": _tournament,

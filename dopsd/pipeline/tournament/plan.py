@@ -78,7 +78,7 @@ class Plan(Section):
     checkpoints: Checkpoints = Checkpoints()
     switches: dict[VariantName, Switch] = Field({})
     switch_tasks: list[str] = Field([])  # tasks of the switches
-    notes: list[str] = Field([])  # what readers must know beside the rules; the page shows it
+    notes: list[str] = Field([])  # what readers must know beside the rules
 
     @model_validator(mode="after")
     def names_exist(self) -> Self:

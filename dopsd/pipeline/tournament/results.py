@@ -1,4 +1,4 @@
-"""Collect the results of a tournament in one file, from which tables and page are made."""
+"""Collect the results of a tournament in one file, from which tables are made."""
 
 from __future__ import annotations
 

@@ -72,8 +72,7 @@ def tournament(
         return
     found = results.write(plan, path, params)
     print_markdown(markdown(found))
-    file = results.folder_of(plan) / "results.json"
-    log(f"tournament: wrote {file}; `dopsd leaderboard --results {file}` makes the page")
+    log(f"tournament: wrote {results.folder_of(plan) / 'results.json'}")
 
 
 def _check(params: Params, plan: Plan, chosen: Chosen) -> None:
