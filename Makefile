@@ -80,8 +80,7 @@ load: install # many checkpoints, runs and scorings at once: what is lost, how l
 	python benchmarks/load/dataset.py
 
 tournament: install # the small form; benchmarks/tournament.yaml is the whole one
-	dopsd tournament --plan benchmarks/tournament_small.yaml --jobs 2
-	dopsd leaderboard --results reports/tournament_small/results.json --out reports/leaderboard_small.html
+	python -m benchmarks.tournament --plan benchmarks/tournament_small.yaml --jobs 2
 
 garbage: install
 	nice python tests/garbage.py --inputs $(or $(INPUTS),10000) --seed $(or $(SEED),0)

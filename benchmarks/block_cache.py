@@ -25,7 +25,8 @@ from dopsd.models.embedded import build_tokenizer
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.models.loading import build_model
 from dopsd.models.sdar.architecture import SdarConfig
-from dopsd.rollout.sampler import Decoding, GenerationRequest, denoise
+from dopsd.rollout.config import Decoding
+from dopsd.rollout.sampler import GenerationRequest, denoise
 
 BASE = "base/sudoku_blocks"
 COMPARED, ROWS, FEW = 1000, 16, 4  # prompts: compared, timed, timed with a long text

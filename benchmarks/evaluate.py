@@ -24,9 +24,10 @@ from versus import Side, arguments, duel, each_shape, first_steps, report
 from dopsd.config.loading import load_params
 from dopsd.core.tensors import left_pad
 from dopsd.models.llm_policy import LlmPolicy
+from dopsd.rollout.config import Decoding
 from dopsd.rollout.engine import denoise_all
 from dopsd.rollout.prompts import PromptSet
-from dopsd.rollout.sampler import Decoding, GenerationRequest
+from dopsd.rollout.sampler import GenerationRequest
 from dopsd.tasks.registry import load_task
 
 BATCH = 8  # as published

@@ -21,7 +21,7 @@ from torch import Tensor
 from dopsd.algorithms.common.batch import States
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.models.llm_policy import LlmPolicy
-from dopsd.rollout.sampler import Decoding
+from dopsd.rollout.config import Decoding
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,8 @@ from dopsd.algorithms.d_opsd.states import recorded_steps
 from dopsd.core.rng import bfloat16_uniform, fold_in, uniform_table
 from dopsd.core.types import Rollout
 from dopsd.models.llm_policy import LlmPolicy
-from dopsd.rollout.sampler import Decoding, GenerationRequest, choose, denoise
+from dopsd.rollout.config import Decoding
+from dopsd.rollout.sampler import GenerationRequest, choose, denoise
 from dopsd.tasks.registry import TASKS, load_task
 from dopsd.training.config import TrainConfig
 from dopsd.training.optim import adamw, optimizer_step

@@ -25,7 +25,7 @@ from dopsd.core.types import Rollout
 from dopsd.models.config import AdapterConfig
 from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.llm_policy import LlmPolicy
-from dopsd.rollout.sampler import Decoding
+from dopsd.rollout.config import Decoding
 
 SMALL = {"d_model": 32, "n_heads": 2, "n_kv_heads": 2, "n_layers": 2, "mlp_hidden_size": 64}
 LENGTHS = {"gen_length": 32, "block_length": 8, "steps": 16}

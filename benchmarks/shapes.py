@@ -23,8 +23,8 @@ from dopsd.models.llada.configuration import TOY, LladaConfig
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.pipeline.shape import Shape as Flops
 from dopsd.pipeline.shape import lora_parameters
+from dopsd.rollout.config import Decoding
 from dopsd.rollout.prompts import decoding
-from dopsd.rollout.sampler import Decoding
 
 # LLaDA's vocabulary on 50 million parameters: 40 of them are embedding and head
 WIDE = {"d_model": 160, "n_heads": 5, "n_kv_heads": 5, "n_layers": 32, "mlp_hidden_size": 432}

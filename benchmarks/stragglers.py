@@ -29,8 +29,8 @@ from torch import Tensor
 
 from dopsd.config import profiles
 from dopsd.distributed.process_group import SingleProcess
+from dopsd.rollout.config import Decoding
 from dopsd.rollout.engine import SamplingPlan, wave_width
-from dopsd.rollout.sampler import Decoding
 
 ATTEMPTS = 8  # k of pass@k
 # of LLaDA-8B-Instruct at length 256, from published generations

@@ -26,8 +26,8 @@ from dopsd.algorithms.d_opsd.algorithm import DOpsd
 from dopsd.algorithms.d_opsd.states import BlockSchedule, states_by_update
 from dopsd.config import profiles
 from dopsd.core.types import Problem, Rollout
+from dopsd.rollout.config import Decoding
 from dopsd.rollout.engine import generate_until_correct
-from dopsd.rollout.sampler import Decoding
 
 ROWS, TASK = 16, "gsm8k"
 

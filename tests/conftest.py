@@ -17,6 +17,7 @@ import torch
 import yaml
 from fakes import FakePolicy
 from hub_server import TOKEN, Hub, hub_server
+from hypothesis import HealthCheck, settings
 from toy_project import ROOT as ROOT
 from toy_project import TOY, small_params
 
@@ -24,6 +25,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of commands: threads of several wait for each other
 torch.set_num_threads(1)
+# other work on the machine makes no property false
+settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any")
 signal.signal(
     signal.SIGINT, signal.default_int_handler
 )  # a suite that a shell started with `&`, and its commands, would ignore it

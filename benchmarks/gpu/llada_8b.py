@@ -17,7 +17,8 @@ from dopsd.algorithms.common.batch import States
 from dopsd.algorithms.d_opsd.algorithm import DOpsd
 from dopsd.core.types import Rollout
 from dopsd.models.llm_policy import LlmPolicy
-from dopsd.rollout.sampler import Decoding, GenerationRequest, denoise
+from dopsd.rollout.config import Decoding
+from dopsd.rollout.sampler import GenerationRequest, denoise
 from dopsd.training.grad_accumulation import MicroBatches
 from dopsd.training.optim import adamw, optimizer_step
 

@@ -22,9 +22,7 @@ GROUPS = {
     },
     "Compare": {
         "compare": "put finished runs side by side, with paired intervals",
-        "leaderboard": "write a tournament's results as one page",
         "ablate": "train a method with one setting changed at a time",
-        "tournament": "train many methods with equal budgets, and test them once",
         "baselines": "copy published accuracies to MLflow, next to your runs",
     },
     "Settings": {

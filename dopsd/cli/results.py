@@ -1,13 +1,13 @@
-"""Commands on finished runs: summary, comparison, leaderboard, ablation, MLflow and cleaning."""
+"""Commands on finished runs: summary, comparison, ablation, MLflow and cleaning."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.cli.arguments import cell_argument, command, count, seed
+from dopsd.cli.arguments import cell_argument, command
 from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
     import argparse
@@ -56,7 +56,6 @@ def add_results(commands: Commands) -> None:
         metavar="FOLDER",
         help="folder to write (default: reports/compare)",
     )
-    _add_leaderboard(commands)
     ablate = command(
         commands,
         "ablate",
@@ -68,80 +67,10 @@ def add_results(commands: Commands) -> None:
         metavar="NAME",
         help="tables of ablate.tables to make (default: none, list them)",
     )
-    _add_tournament(commands)
     follow = commands.add_parser("follow")  # hidden: training starts it, not a person
     follow.add_argument("--params", type=Path, default=Path("params.yaml"))
     for argument in ("task", "method", "seed"):
         cell_argument(follow, argument)
-
-
-def _add_tournament(commands: Commands) -> None:
-    tournament = command(
-        commands,
-        "tournament",
-        (
-            "Train many methods on several tasks with equal budgets, tuned alike, and test them"
-            " once. A stopped tournament continues with the same command."
-        ),
-    )
-    tournament.add_argument(
-        "parts",
-        nargs="*",
-        metavar="PART",
-        help="tune, run, switch, test, or table (default: all of them, in this order)",
-    )
-    tournament.add_argument(
-        "--plan",
-        type=Path,
-        default=Path("tournament.yaml"),
-        metavar="FILE",
-        help="tasks, entries, seeds and budgets (default: tournament.yaml)",
-    )
-    for name, dest, kind in (
-        ("task", "tasks", str),
-        ("entry", "entries", str),
-        ("seed", "seeds", seed),
-    ):
-        tournament.add_argument(
-            f"--{name}",
-            dest=dest,
-            type=kind,
-            action="append",
-            default=[],
-            metavar=name.upper(),
-            help=f"make only runs of this {name}; may be repeated",
-        )
-    tournament.add_argument(
-        "--jobs", type=count, default=1, help="runs side by side, one thread each (default: 1)"
-    )
-    tournament.add_argument(
-        "--minutes", type=count, help="save and end after this time (default: no limit)"
-    )
-
-
-def _add_leaderboard(commands: Commands) -> None:
-    board = command(
-        commands,
-        "leaderboard",
-        "Write the results of a tournament as one HTML page: ranks, claims, curves, all runs.",
-    )
-    board.add_argument(
-        "--results",
-        type=Path,
-        default=Path("reports/tournament/results.json"),
-        metavar="FILE",
-        help="results of `dopsd tournament` (default: reports/tournament/results.json)",
-    )
-    board.add_argument(
-        "--out",
-        type=Path,
-        default=Path("reports/leaderboard.html"),
-        metavar="FILE",
-        help="page to write (default: reports/leaderboard.html)",
-    )
-    board.add_argument(
-        "--publish", action="store_true", help="also send the runs and the page to MLflow"
-    )
 
 
 def _summary(_: argparse.Namespace, params: Params) -> None:
@@ -174,41 +103,16 @@ def _compare(a: argparse.Namespace, params: Params) -> None:
     print_comparison(params, a.runs, a.out)
 
 
-def _leaderboard(a: argparse.Namespace, params: Params) -> None:
-    from dopsd.pipeline.leaderboard import leaderboard
-
-    leaderboard(params, a.results, a.out, a.publish)
-
-
-def _refuse_other_params(a: argparse.Namespace, advice: str) -> None:
-    if a.params != Path("params.yaml"):
-        raise DopsdError(f"--params {a.params}: {advice}", code=Code.OPTIONS)
-
-
 def _ablate(a: argparse.Namespace, params: Params) -> None:
-    _refuse_other_params(
-        a, "variants run through DVC, which reads params.yaml; copy the settings there"
-    )
+    if a.params != Path("params.yaml"):
+        raise DopsdError(
+            f"--params {a.params}: variants run through DVC, which reads params.yaml; copy the"
+            " settings there",
+            code=Code.OPTIONS,
+        )
     from dopsd.pipeline.ablate import ablate
 
     ablate(params, a.tables)
-
-
-def _tournament(a: argparse.Namespace, params: Params) -> None:
-    from dopsd.pipeline.tournament.cells import TEST
-    from dopsd.pipeline.tournament.choice import Chosen
-    from dopsd.pipeline.tournament.tournament import PARTS, TABLE, tournament
-
-    _refuse_other_params(a, "a tournament reads params.yaml; put changes in the plan, below tasks")
-    known = (*PARTS, TABLE)
-    for part in a.parts:
-        if part not in known:
-            raise DopsdError(unknown(f"tournament: {part}", known), code=Code.UNKNOWN_NAME)
-    is_limited = bool(a.tasks or a.entries or a.seeds)  # the test needs all runs
-    implied = [part for part in PARTS if not a.parts and not (is_limited and part == TEST)]
-    parts = [part for part in PARTS if part in a.parts] or ([] if a.parts else implied)
-    chosen = Chosen(a.tasks, a.entries, a.seeds)
-    tournament(params, a.plan, parts, chosen, a.jobs, a.minutes)
 
 
 def _follow(a: argparse.Namespace, params: Params) -> None:
@@ -223,8 +127,6 @@ WITH_PARAMS: dict[str, Callable[[argparse.Namespace, Params], None]] = {
     "clean": _clean,
     "compare": _compare,
     "follow": _follow,
-    "leaderboard": _leaderboard,
     "publish": _publish,
     "summary": _summary,
-    "tournament": _tournament,
 }

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
     from ruamel.yaml.nodes import MappingNode
 
-    from dopsd.core.settings import Section
-
 # Bounds of a settings file, so that reading it takes a second at most.
 LONGEST = 65536  # characters
 MARKS = 10_000  # commas, colons, brackets and lines
@@ -40,14 +38,14 @@ VALUES = 10_000  # values, including those that aliases repeat
 SHOWN = 20  # errors to print; the rest is counted
 
 
-def _line(fault: ErrorDetails, path: Path | str, raw: object, root: type[Section]) -> str:
+def _line(fault: ErrorDetails, path: Path | str, raw: object) -> str:
     """Format a pydantic error as `file: full.key: what was expected, what was found`.
 
     The message of an error of all sections together begins with a key itself.
     """
     key = ".".join(_written(fault["loc"], raw))
     if fault["type"] == "extra_forbidden":
-        return f"{path}: {key}: unknown key; {nearest(fault['loc'], root)}"
+        return f"{path}: {key}: unknown key; {nearest(fault['loc'])}"
     message = fault["msg"].removeprefix("Value error, ")
     received = (
         "" if fault["type"] in ("value_error", "missing") else f", found {fault['input']!r:.200}"
@@ -226,18 +224,15 @@ def checked(raw: object, path: Path | str) -> Params:
         raise as_lines(error, path, raw) from error
 
 
-def as_lines(
-    error: ValidationError, path: Path | str, raw: object, root: type[Section] = Params
-) -> DopsdError:
+def as_lines(error: ValidationError, path: Path | str, raw: object) -> DopsdError:
     """Return pydantic's errors as one with a line for each of the first, and the others' number.
 
     Args:
         error: what pydantic raised.
         path: the file or option that error lines name.
         raw: the settings as read from YAML.
-        root: the class of the whole file.
     """
     faults = error.errors()
     more = [f"{path}: and {len(faults) - SHOWN} more errors"] if len(faults) > SHOWN else []
-    lines = [_line(fault, path, raw, root) for fault in faults[:SHOWN]]
+    lines = [_line(fault, path, raw) for fault in faults[:SHOWN]]
     return DopsdError(lines + more, code=_code(faults[0]))

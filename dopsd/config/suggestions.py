@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def nearest(key_path: tuple[Any, ...], root: type[Section] = Params) -> str:
+def nearest(key_path: tuple[Any, ...]) -> str:
     """Suggest where else this key is, the most similar one here, or list the section's keys.
 
     Args:
         key_path: the parts of the key.
-        root: the class of the whole file.
     """
-    section: Any = root
+    section: Any = Params
     for part in (part for part in key_path[:-1] if isinstance(part, str)):  # no list's numbers
         field = section.model_fields.get(part)
         is_own = section is TasksConfig and field is None

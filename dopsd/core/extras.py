@@ -19,7 +19,6 @@ EXTRAS = {  # package: extra of pyproject.toml
     "mlflow": "tracking",
     "prefect": "pipeline",
     "pyarrow": "data",
-    "scipy": "pipeline",
 }
 
 

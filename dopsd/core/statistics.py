@@ -42,26 +42,6 @@ def sign_test(better: int, worse: int) -> float:
     return float(min(1.0, 2 * tail / 2**changed))
 
 
-def paired_t(differences: Sequence[float]) -> tuple[float, float] | None:
-    """Return Student's 95% interval of the mean of paired differences, one for each seed.
-
-    Args:
-        differences: one value for each pair.
-
-    Returns:
-        Lower and upper bound, in the unit of the values; None for a single pair.
-    """
-    from scipy.stats import t
-
-    n = len(differences)
-    if n == 1:
-        return None
-    mean = math.fsum(differences) / n
-    variance = math.fsum((value - mean) ** 2 for value in differences) / (n - 1)
-    half_width = float(t.ppf(0.975, n - 1)) * math.sqrt(variance / n)
-    return mean - half_width, mean + half_width
-
-
 def bootstrap(values: Sequence[float], resamples: int) -> tuple[float, float]:
     """Return the 95% percentile bootstrap interval of a mean over problems.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -133,3 +134,28 @@ def blocks_misfit(size: int | None, gen_length: int, block_length: int) -> str |
         f"block_length {block_length}: this base attends in blocks of {size}; set block_length to"
         " it, or to a part of it"
     )
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How a completion is denoised: lengths in tokens, `steps` over the whole completion."""
+
+    gen_length: int
+    block_length: int
+    steps: int
+    temperature: float = 0.0
+    gumbel_dtype: str = "float32"
+    stop_after_eos: bool = False
+    batch_size: int = 64
+    mask_padding: bool = True
+    threshold: float | None = None  # for this and `cache` see fast_dllm.py
+    cache: str = "none"
+    fallback: str = "surest"  # token committed where none reaches the threshold: surest, leftmost
+    order: str = "probability"  # what ranks the tokens of a block, see `certainty`
+    top_p: float | None = None
+
+    @property
+    def num_transfer_tokens(self) -> list[int]:
+        """Tokens committed at each step of a block; the remainder goes to the first steps."""
+        steps = self.steps // (self.gen_length // self.block_length)
+        return [self.block_length // steps + (i < self.block_length % steps) for i in range(steps)]

@@ -12,13 +12,14 @@ from dopsd.core.progress import log
 from dopsd.core.rng import key_from
 from dopsd.core.types import Problem, Progressed, Rollout
 from dopsd.rollout.fast_dllm import denoise_approximately
-from dopsd.rollout.sampler import Decoding, GenerationRequest, Sampler, denoise
+from dopsd.rollout.sampler import GenerationRequest, Sampler, denoise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dopsd.distributed.process_group import ProcessGroup
     from dopsd.models.policy import Policy
+    from dopsd.rollout.config import Decoding
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from dopsd.core.rng import fold_in
 from dopsd.core.tensors import pack, take, upload
-from dopsd.rollout.sampler import Decoding, DenoisingState, GenerationRequest, propose
+from dopsd.rollout.sampler import DenoisingState, GenerationRequest, propose
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dopsd.core.types import Rollout
     from dopsd.models.policy import Forward
+    from dopsd.rollout.config import Decoding
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.rollout.sampler import Decoding
+from dopsd.rollout.config import Decoding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

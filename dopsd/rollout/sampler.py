@@ -18,7 +18,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.rng import bfloat16_uniform, fold_in, uniform_table
 from dopsd.core.tensors import index_of, left_pad, pack, take, upload
 from dopsd.core.types import Rollout
-from dopsd.rollout.config import blocks_misfit, shared_block
+from dopsd.rollout.config import Decoding, blocks_misfit, shared_block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,31 +28,6 @@ if TYPE_CHECKING:
 # entries of noise made at once: what a CPU's cache holds, what fills a GPU
 CPU_NOISE, GPU_NOISE = 2**18, 2**26
 HEAD_ENTRIES = 2**26  # logits in memory at once; with noise an entry takes 30 bytes
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """How a completion is denoised: lengths in tokens, `steps` over the whole completion."""
-
-    gen_length: int
-    block_length: int
-    steps: int
-    temperature: float = 0.0
-    gumbel_dtype: str = "float32"
-    stop_after_eos: bool = False
-    batch_size: int = 64
-    mask_padding: bool = True
-    threshold: float | None = None  # for this and `cache` see fast_dllm.py
-    cache: str = "none"
-    fallback: str = "surest"  # token committed where none reaches the threshold: surest, leftmost
-    order: str = "probability"  # what ranks the tokens of a block, see `certainty`
-    top_p: float | None = None
-
-    @property
-    def num_transfer_tokens(self) -> list[int]:
-        """Tokens committed at each step of a block; the remainder goes to the first steps."""
-        steps = self.steps // (self.gen_length // self.block_length)
-        return [self.block_length // steps + (i < self.block_length % steps) for i in range(steps)]
 
 
 @dataclass(frozen=True)

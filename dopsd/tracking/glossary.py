@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dopsd.core.metrics import Metric
-from dopsd.tracking.other_metrics import RUN_COST, TEACHER, TOURNAMENT
+from dopsd.tracking.other_metrics import RUN_COST, TEACHER
 from dopsd.tracking.percent import SHOWN_IN_PERCENT, percent_name
 from dopsd.training.metrics import COUNTERS, TRAINING
 
@@ -223,11 +223,6 @@ TABLES = [
         "`dopsd publish` adds these to the metrics of training, and `dopsd baselines import` logs"
         " accuracies and updates of published rows.",
         MLFLOW,
-    ),
-    Table(
-        "Tournament runs in MLflow",
-        "`dopsd leaderboard --publish` logs these in `<tracking.experiment>-tournament`.",
-        TOURNAMENT,
     ),
     Table("Comparisons", "`dopsd summary`, `dopsd compare` and `dopsd ablate`.", RESULTS),
     Table(

@@ -1,35 +1,8 @@
-"""Metrics that no stage logs: of tournaments, of a run's cost, and of the check of a teacher."""
+"""Metrics that no stage logs: of a run's cost, and of the check of a teacher."""
 
 from __future__ import annotations
 
 from dopsd.core.metrics import Metric
-
-PERCENT = "dopsd.tracking.percent.with_percent"
-POINTS = "dopsd.tracking.publish_tournament.points_of"
-TOURNAMENT = {
-    "eval/accuracy": Metric(
-        "share",
-        "accuracy of a checkpoint on validation; the step is its update, 0: base",
-        POINTS,
-    ),
-    "eval/accuracy_percent": Metric("percent", "`eval/accuracy` times 100, for charts", PERCENT),
-    "count/rollouts": Metric("rollouts", "rollouts until that update", POINTS),
-    "count/tokens": Metric("tokens", "sampled tokens until that update", POINTS),
-    "count/flops": Metric("operations", "floating-point operations until that update", POINTS),
-    "time/cpu_seconds": Metric("seconds", "CPU seconds of one thread until that update", POINTS),
-    "tournament/{budget}/test_accuracy": Metric(
-        "share",
-        "accuracy on test of the checkpoint that is best on validation within the budget, `tokens`"
-        " or `seconds`",
-        POINTS,
-    ),
-    "tournament/{budget}/validation_accuracy": Metric(
-        "share", "its accuracy on validation, which chose it", POINTS
-    ),
-    "tournament/{budget}/update": Metric("updates", "its update", POINTS),
-    "tournament/{budget}/tokens": Metric("tokens", "sampled tokens until there", POINTS),
-    "tournament/{budget}/cpu_seconds": Metric("seconds", "CPU seconds until there", POINTS),
-}
 
 COST = "dopsd.tracking.run_cost.run_cost"
 HOURS = "dopsd.tracking.run_cost.device_hours"

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from dopsd.models import memory
 from dopsd.models.llm_policy import LlmPolicy
+from dopsd.rollout.config import Decoding
 from dopsd.rollout.engine import denoise_all
-from dopsd.rollout.sampler import Decoding, GenerationRequest
+from dopsd.rollout.sampler import GenerationRequest
 from dopsd.training.grad_accumulation import MicroBatches
 from dopsd.training.trainer import Trainer
 

@@ -21,9 +21,10 @@ from dopsd.config.params import Params
 from dopsd.core.rng import bfloat16_uniform, fold_in, uniform, uniform_table
 from dopsd.core.types import Rollout
 from dopsd.models.llm_policy import LlmPolicy, load_policy
+from dopsd.rollout.config import Decoding
 from dopsd.rollout.engine import sampler_of
 from dopsd.rollout.prompts import decoding
-from dopsd.rollout.sampler import Decoding, GenerationRequest, choose
+from dopsd.rollout.sampler import GenerationRequest, choose
 
 pytestmark = pytest.mark.cuda
 LENGTHS = (1, 10, 11, 13, 15, 16, 17, 24)  # tokens of a prompt

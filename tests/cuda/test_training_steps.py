@@ -18,7 +18,8 @@ from dopsd.config.loading import load_params
 from dopsd.core.tensor_files import load_tensors, save_tensors
 from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.llm_policy import load_policy
-from dopsd.rollout.sampler import Decoding, GenerationRequest, denoise
+from dopsd.rollout.config import Decoding
+from dopsd.rollout.sampler import GenerationRequest, denoise
 from dopsd.training.optim import STATE, adamw, restore_moments, sum_gradients
 
 pytestmark = pytest.mark.cuda

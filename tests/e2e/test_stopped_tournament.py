@@ -1,6 +1,4 @@
-"""`dopsd tournament` on the toy base: a stop in the middle, the rest, and the test once at the
-end.
-"""
+"""benchmarks/tournament on the toy base: a stop, a kill, the rest, and one test at the end."""
 
 from __future__ import annotations
 
@@ -15,11 +13,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-
-from dopsd.cli.main import main
+from conftest import ROOT
 
 PLAN = {
-    "tasks": {"sudoku": {}},
+    "tasks": ["sudoku"],
     "entries": {"own": {"method": "infill", "knows": "gold answer"}, "d_opsd": {"knows": "reward"}},
     "own": "own",
     "tokens": 400,
@@ -33,29 +30,28 @@ PLAN = {
     "switches": {"before": {"entry": "own", "settings": {"states": "before_answer"}}},
     "switch_tasks": ["sudoku"],
 }
-WORDS = ["tournament", "--plan", "plan.yaml"]
 
 
 @pytest.mark.full
-def test_a_stopped_tournament_continues_and_tests_once_at_the_end(project, capsys):
+def test_a_stopped_tournament_continues_and_tests_once_at_the_end(project):
     Path("plan.yaml").write_text(yaml.safe_dump(PLAN))
     log = Path("work/tournament/sudoku-infill-tournament_own_rate_1-100.log")
     stopped = begun(lambda: log.is_file() and "updates" in log.read_text())
-    stopped.send_signal(signal.SIGTERM)
-    assert "the same command continues" in stopped.communicate()[1]
-    assert stopped.returncode == 128 + signal.SIGTERM and not workers()
+    stopped.send_signal(signal.SIGINT)
+    stopped.communicate()
+    assert stopped.returncode == 130 and not workers()
 
     killed = begun(lambda: bool(workers()))
     killed.kill()
     killed.communicate()
     until(lambda: not workers())  # they end with their parent
 
-    assert main([*WORDS, "--entry", "dopsd"]) == 2
-    assert "--entry dopsd: unknown; there is" in capsys.readouterr().err
-    assert main([*WORDS, "test"]) == 2
-    assert "the test comes once, at the end" in capsys.readouterr().err
-    assert main(WORDS) == 0
-    printed = capsys.readouterr().out
+    refused = start("test")
+    assert "the test comes once, at the end" in refused.communicate()[1]
+    assert refused.returncode == 2
+    made = start()
+    printed, _ = made.communicate()
+    assert made.returncode == 0
     found = json.loads(Path("reports/tournament/results.json").read_text())
     assert {(r["entry"], r["seed"]) for r in found["runs"]} == {
         ("own", 0), ("own", 1), ("d_opsd", 0), ("d_opsd", 1)
@@ -69,14 +65,23 @@ def test_a_stopped_tournament_continues_and_tests_once_at_the_end(project, capsy
 
     tested = Path(run["folder"], "tournament_test.json")
     written = tested.stat().st_mtime_ns
-    assert main([*WORDS, "--jobs", "2"]) == 0  # all is made: nothing runs again
+    again = start("--jobs", "2")
+    again.communicate()
+    assert again.returncode == 0  # all is made: nothing runs again
     assert tested.stat().st_mtime_ns == written
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    """Start the tournament."""
+    command = [sys.executable, "-m", "benchmarks.tournament", "--plan", "plan.yaml", *words]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, **pipes)
 
 
 def begun(is_there: Callable[[], bool]) -> subprocess.Popen[str]:
     """Start the tournament, and wait until something is there."""
-    command = [sys.executable, "-m", "dopsd", *WORDS]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = start()
     until(lambda: is_there() or process.poll() is not None)
     assert process.poll() is None
     return process
@@ -99,4 +104,4 @@ def workers() -> list[str]:
                 found.append((path / "cmdline").read_text())
         except OSError:
             continue  # it ended
-    return [words for words in found if "tournament.worker" in words]
+    return [words for words in found if "tournament.make" in words]

@@ -20,9 +20,10 @@ from dopsd.core.progress import Progress
 from dopsd.core.rng import key_from
 from dopsd.models.backends import resolved
 from dopsd.models.files import base_files
+from dopsd.rollout.config import Decoding
 from dopsd.rollout.engine import denoise_all
 from dopsd.rollout.prompts import decoding
-from dopsd.rollout.sampler import Decoding, GenerationRequest
+from dopsd.rollout.sampler import GenerationRequest
 from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.registry import module_of
 

@@ -35,8 +35,9 @@ from dopsd.algorithms.wd1.algorithm import Wd1
 from dopsd.algorithms.wd1.config import Wd1Config
 from dopsd.core.metrics import MetricSums
 from dopsd.core.types import Rollout
+from dopsd.rollout.config import Decoding
 from dopsd.rollout.fast_dllm import denoise_approximately
-from dopsd.rollout.sampler import Decoding, GenerationRequest, Sampler, denoise
+from dopsd.rollout.sampler import GenerationRequest, Sampler, denoise
 from dopsd.training.grad_accumulation import MicroBatches
 
 BLOCKS = BlockSchedule(4, (2, 2), MASK, EOS)

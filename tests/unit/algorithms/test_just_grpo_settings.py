@@ -14,8 +14,7 @@ from dopsd.config import profiles
 from dopsd.config.loading import checked, load_params
 from dopsd.core.errors import DopsdError
 from dopsd.rollout import sampler
-from dopsd.rollout.config import SamplingConfig
-from dopsd.rollout.sampler import Decoding
+from dopsd.rollout.config import Decoding, SamplingConfig
 from dopsd.training.trainer import Trainer
 
 

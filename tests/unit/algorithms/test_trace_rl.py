@@ -28,7 +28,8 @@ from dopsd.config.loading import load_params
 from dopsd.core.rng import fold_in, key_from
 from dopsd.core.tensors import through_first
 from dopsd.core.types import Rollout
-from dopsd.rollout.sampler import Decoding, GenerationRequest, StepInput, denoise, most_confident
+from dopsd.rollout.config import Decoding
+from dopsd.rollout.sampler import GenerationRequest, StepInput, denoise, most_confident
 from dopsd.training.trainer import Trainer
 
 STEPS = [0, 1, 0, 2, 5, 5, 4, 4]  # step 3 committed nothing

@@ -12,9 +12,9 @@ from toys import toy
 from dopsd.config.params import Params
 from dopsd.core.types import Rollout
 from dopsd.models.kv_cache import KVCache
-from dopsd.rollout.config import EvalProtocol
+from dopsd.rollout.config import Decoding, EvalProtocol
 from dopsd.rollout.fast_dllm import denoise_approximately
-from dopsd.rollout.sampler import Decoding, GenerationRequest, denoise
+from dopsd.rollout.sampler import GenerationRequest, denoise
 
 PROMPT = torch.tensor([1, 2])
 SURE = 9.0  # a logit among nine zeros: confidence 0.999

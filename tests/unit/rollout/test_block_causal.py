@@ -15,8 +15,9 @@ from dopsd.algorithms.d_opsd.states import BlockSchedule, states_by_update
 from dopsd.core.errors import DopsdError
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import LlmPolicy, load_policy
+from dopsd.rollout.config import Decoding
 from dopsd.rollout.fast_dllm import denoise_approximately
-from dopsd.rollout.sampler import Decoding, GenerationRequest, denoise
+from dopsd.rollout.sampler import GenerationRequest, denoise
 
 GREEDY = Decoding(gen_length=12, block_length=4, steps=6, batch_size=64)
 

@@ -12,16 +12,9 @@ from hypothesis import strategies as st
 
 from dopsd.core.rng import bfloat16_uniform, fold_in, key_from, uniform, uniform_table
 from dopsd.core.types import Problem
+from dopsd.rollout.config import Decoding
 from dopsd.rollout.engine import SamplingPlan, denoise_all, generate_until_correct
-from dopsd.rollout.sampler import (
-    CPU_NOISE,
-    Decoding,
-    GenerationRequest,
-    certainty,
-    choose,
-    denoise,
-    nucleus,
-)
+from dopsd.rollout.sampler import CPU_NOISE, GenerationRequest, certainty, choose, denoise, nucleus
 
 PROMPT = torch.tensor([1, 2])
 

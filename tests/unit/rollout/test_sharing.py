@@ -15,8 +15,8 @@ from fakes import EOS, MASK, FakePolicy
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.algorithms.d_opsd.states import BlockSchedule, states_by_update
 from dopsd.core.types import Problem, Rollout
+from dopsd.rollout.config import Decoding
 from dopsd.rollout.engine import SamplingPlan, generate_until_correct
-from dopsd.rollout.sampler import Decoding
 
 
 class Threads:

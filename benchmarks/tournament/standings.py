@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scipy.stats import t as student
+
+from benchmarks.tournament.plan import Plan
+from benchmarks.tournament.runs import BUDGETS, Run
 from dopsd.analysis.results import paired_over_seeds
-from dopsd.core.statistics import paired_t
-from dopsd.pipeline.tournament.cells import BUDGETS, COSTS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dopsd.pipeline.tournament.cells import Cell
-    from dopsd.pipeline.tournament.plan import Plan
 
 CLAIM_SEEDS = 5  # with fewer there is no claim
+COSTS = ("update", "rollouts", "tokens", "cpu_seconds", "seconds")
 BETTER = "our own is better"
 Rows = list[dict[str, Any]]
 
@@ -35,8 +34,23 @@ def reached(curve: Rows, gain: float) -> dict[str, float] | None:
     goal = curve[0]["accuracy"] + gain - 1e-9
     for row, following in pairwise(curve[1:]):
         if min(row["accuracy"], following["accuracy"]) >= goal:
-            return {name: row[name] for name in ("update", *COSTS)}
+            return {name: row[name] for name in COSTS}
     return None
+
+
+def paired_t(differences: Sequence[float]) -> tuple[float, float] | None:
+    """Return Student's 95% interval of the mean of paired differences, one for each seed.
+
+    Returns:
+        Lower and upper bound, in the unit of the values; None for a single pair.
+    """
+    n = len(differences)
+    if n == 1:
+        return None
+    mean = math.fsum(differences) / n
+    variance = math.fsum((value - mean) ** 2 for value in differences) / (n - 1)
+    half_width = float(student.ppf(0.975, n - 1)) * math.sqrt(variance / n)
+    return mean - half_width, mean + half_width
 
 
 def gaps(first: dict[str, Any], second: dict[str, Any]) -> list[float]:
@@ -68,16 +82,16 @@ def difference(by_seed: dict[int, list[float]], resamples: int) -> dict[str, Any
     }
 
 
-def standings(cells: Sequence[Cell], resamples: int) -> Rows:
+def standings(runs: Sequence[Run], resamples: int) -> Rows:
     """Return for each budget, task and entry what its runs reached, the best first.
 
     Before the test, `test` and `over_base` are None, and validation decides the order.
     """
-    groups: dict[tuple[str, str, str], list[Cell]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
     for budget in BUDGETS:
-        for cell in cells:
-            if cell.chosen[budget]:
-                groups[budget, cell.task, cell.entry].append(cell)
+        for run in runs:
+            if run.chosen[budget]:
+                groups[budget, run.task, run.entry].append(run)
     rows = [_standing(*key, group, resamples) for key, group in groups.items()]
     order = list(dict.fromkeys((row["budget"], row["task"]) for row in rows))
     return sorted(
@@ -90,15 +104,15 @@ def standings(cells: Sequence[Cell], resamples: int) -> Rows:
 
 
 def _standing(
-    budget: str, task: str, entry: str, cells: list[Cell], resamples: int
+    budget: str, task: str, entry: str, runs: list[Run], resamples: int
 ) -> dict[str, Any]:
-    chosen = {cell.seed: row for cell in cells if (row := cell.chosen[budget])}
-    tested = {cell.seed: report for cell in cells if (report := cell.tested)}
-    is_tested = len(tested) == len(cells)
+    chosen = {run.seed: row for run in runs if (row := run.chosen[budget])}
+    tested = {run.seed: report for run in runs if (report := run.tested)}
+    is_tested = len(tested) == len(runs)
     results = {seed: found["budgets"][budget] for seed, found in tested.items()}
     over_base = {seed: gaps(results[seed], tested[seed]["base"]) for seed in tested}
-    cost, limit, gain = BUDGETS[budget], cells[0].limits[BUDGETS[budget]], cells[0].plan.gain
-    curves = [cell.result["curve"] for cell in cells if cell.result]
+    cost, limit, gain = BUDGETS[budget], runs[0].limits[BUDGETS[budget]], runs[0].plan.gain
+    curves = [run.result["curve"] for run in runs if run.result]
     within = [[row for row in curve if row[cost] <= limit] for curve in curves]
     costs = [row for curve in within if (row := reached(curve, gain))]
     shown = {s: row["accuracy"] for s, row in (results if is_tested else chosen).items()}
@@ -106,31 +120,28 @@ def _standing(
         "budget": budget,
         "task": task,
         "entry": entry,
-        "seeds": len(cells),
+        "seeds": len(runs),
         "validation": fmean(row["accuracy"] for row in chosen.values()),
         "test": fmean(row["accuracy"] for row in results.values()) if is_tested else None,
         "by_seed": shown,
         "over_base": difference(over_base, resamples) if is_tested else None,
-        "spent": {n: fmean(row[n] for row in chosen.values()) for n in ("update", *COSTS)},
-        "reached": {n: fmean(row[n] for row in costs) for n in costs[0]} if costs else None,
+        "spent": {n: fmean(row[n] for row in chosen.values()) for n in COSTS},
+        "reached": {n: fmean(row[n] for row in costs) for n in COSTS} if costs else None,
         "reached_by": len(costs),
-        "reached_first": any(row["update"] == curves[0][1]["update"] for row in costs),
-        "checkpoints": fmean(len(rows) - 1 for rows in within),
     }
 
 
-def pairs(cells: Sequence[Cell], resamples: int) -> Rows:
+def pairs(runs: Sequence[Run], resamples: int) -> Rows:
     """Return the paired differences on test of our own entry minus each other, by budget and task.
 
     Seeds that both have are paired, and within them problems.
     """
-    rows = []
+    rows, own = [], runs[0].plan.own
     for budget in BUDGETS:
         tested: dict[tuple[str, str], dict[int, Any]] = defaultdict(dict)
-        for cell in cells:
-            if (found := cell.tested) and budget in found["budgets"]:
-                tested[cell.task, cell.entry][cell.seed] = found["budgets"][budget]
-        own = cells[0].plan.own if cells else ""
+        for run in runs:
+            if (found := run.tested) and budget in found["budgets"]:
+                tested[run.task, run.entry][run.seed] = found["budgets"][budget]
         for (task, entry), second in tested.items():
             first = tested.get((task, own), {})
             shared = sorted(set(first) & set(second))

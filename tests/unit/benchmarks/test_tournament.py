@@ -1,31 +1,30 @@
-"""Rules of a tournament: budgets, chosen rates and checkpoints, leaders, intervals and claims."""
+"""benchmarks/tournament: budgets, chosen rates and checkpoints, leaders, intervals and claims."""
 
 from __future__ import annotations
 
-import json
+import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
-from conftest import small_params
+from conftest import ROOT, small_params
 
-from dopsd.cli.main import main
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
 from dopsd.core.jsonl import read_lines
-from dopsd.core.statistics import paired_t
-from dopsd.pipeline.tournament import tournament
-from dopsd.pipeline.tournament.cells import RESULT, RUN, TESTED, TUNE, Cell
-from dopsd.pipeline.tournament.choice import best_rate, cells_of, leaders
-from dopsd.pipeline.tournament.limits import _limits, _missing, warnings_of
-from dopsd.pipeline.tournament.making import further_updates, scored_updates
-from dopsd.pipeline.tournament.plan import Plan, read_plan
-from dopsd.pipeline.tournament.results import LOOKS, folder_of
-from dopsd.pipeline.tournament.standings import answer, difference, reached, standings
+
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.tournament import __main__ as tournament
+from benchmarks.tournament import runs
+from benchmarks.tournament.make import further_updates, scored_updates
+from benchmarks.tournament.plan import Plan, read_plan
+from benchmarks.tournament.results import LOOKS, folder_of, warnings_of
+from benchmarks.tournament.runs import RESULT, RUN, TESTED, TUNE, Run, best_rate, leaders, runs_of
+from benchmarks.tournament.standings import answer, difference, paired_t, reached, standings
 
 PLAN = {
-    "tasks": {"sudoku": {}},
+    "tasks": ["sudoku"],
     "entries": {
         "own": {"method": "infill", "knows": "gold answer"},
         "d_opsd": {"knows": "reward"},
@@ -56,11 +55,17 @@ def row(update: int, accuracy: float, tokens: float, seconds: float) -> dict[str
 def results(monkeypatch) -> dict[tuple, dict]:
     """Results of runs by part, entry, rate and seed; a run without one is unfinished."""
     found: dict[tuple, dict] = {}
-    get = property(lambda cell: found.get((cell.part, cell.entry, cell.rate, cell.seed)))
-    monkeypatch.setattr(Cell, "result", get)
-    monkeypatch.setattr(Cell, "tested", property(lambda _: None))
-    monkeypatch.setattr("dopsd.pipeline.tournament.choice.reason_of", lambda _: "")
+    get = property(lambda run: found.get((run.part, run.entry, run.rate, run.seed)))
+    monkeypatch.setattr(Run, "result", get)
+    monkeypatch.setattr(Run, "tested", property(lambda _: None))
+    monkeypatch.setattr(Run, "failure", "")
     return found
+
+
+def as_another_command() -> None:
+    """Forget what a command reads once."""
+    runs.settings.cache_clear()
+    runs._decided.clear()
 
 
 def curve(*accuracies: float) -> dict:
@@ -69,22 +74,22 @@ def curve(*accuracies: float) -> dict:
 
 
 def test_a_run_is_as_long_as_its_larger_budget_needs():
-    cell = Cell(plan(), RUN, "sudoku", "own", 0, 0.001)
+    run = Run(plan(), RUN, "sudoku", "own", 0, 0.001)
     # 10 updates cost 400 tokens and 1 second: 25 for 1000 tokens, 100 for 10 seconds
-    assert further_updates(cell, 10, {10: row(10, 0, 400, 1.0)}) == 100
+    assert further_updates(run, 10, {10: row(10, 0, 400, 1.0)}) == 100
     # nothing sampled: seconds decide, 10 * 10 / 3
-    assert further_updates(cell, 10, {10: row(10, 0, 0, 3.0)}) == 34
-    assert further_updates(cell, 10, {10: row(10, 0, 1000, 10.0)}) == 10
-    short = Cell(plan(most_updates=50), RUN, "sudoku", "own", 0, 0.001)
+    assert further_updates(run, 10, {10: row(10, 0, 0, 3.0)}) == 34
+    assert further_updates(run, 10, {10: row(10, 0, 1000, 10.0)}) == 10
+    short = Run(plan(most_updates=50), RUN, "sudoku", "own", 0, 0.001)
     assert further_updates(short, 10, {10: row(10, 0, 400, 1.0)}) == 50
 
 
 def test_scored_checkpoints_are_dense_then_sparse_with_the_last_ones_within_the_budgets():
     costs = {u: row(u, 0, 10 * u, u / 12) for u in range(131)}  # budgets end at 100 and 120
-    cell = Cell(plan(), RUN, "sudoku", "own", 0, 0.001)
-    assert scored_updates(cell, costs) == [5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 75, 100, 120, 125]
+    run = Run(plan(), RUN, "sudoku", "own", 0, 0.001)
+    assert scored_updates(run, costs) == [5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 75, 100, 120, 125]
     # tuning has half of the budgets, 50 and 60 updates, and scores the last
-    tuned = Cell(plan(), TUNE, "sudoku", "own", 100, 0.001)
+    tuned = Run(plan(), TUNE, "sudoku", "own", 100, 0.001)
     assert scored_updates(tuned, costs) == [50, 60]
     assert scored_updates(tuned, {u: row(u, 0, 200 * u, u) for u in range(11)}) == [2, 5]
     assert scored_updates(tuned, {u: row(u, 0, 600 * u, 6 * u) for u in range(11)}) == []
@@ -99,10 +104,10 @@ def test_the_chosen_checkpoint_is_the_earliest_best_one_within_its_budget(result
             row(15, 0.8, 1001, 12),
         ]
     }
-    chosen = Cell(plan(), RUN, "sudoku", "own", 0, 0.001).chosen
+    chosen = Run(plan(), RUN, "sudoku", "own", 0, 0.001).chosen
     assert chosen["tokens"]["update"] == 5 and chosen["seconds"]["update"] == 5
     results[RUN, "own", 0.001, 0]["curve"][2]["accuracy"] = 0.7
-    chosen = Cell(plan(), RUN, "sudoku", "own", 0, 0.001).chosen
+    chosen = Run(plan(), RUN, "sudoku", "own", 0, 0.001).chosen
     assert chosen["tokens"]["update"] == 10 and chosen["seconds"]["update"] == 5
 
 
@@ -124,8 +129,8 @@ def test_rates_and_leaders_wait_for_all_runs_and_follow_validation(results):
     assert leaders(p, "sudoku") == ["own", "d_opsd_ema", "told"]
     assert leaders(plan(best=1), "sudoku") == ["own", "d_opsd_ema", "told"]
     assert leaders(plan(best=4), "sudoku") == ["own", "d_opsd_ema", "told", "rft"]
-    more = [cell for cell in cells_of(p, RUN) if cell.seed == 2]
-    assert [cell.entry for cell in more] == ["own", "d_opsd_ema", "told"]
+    more = [run for run in runs_of(p, RUN) if run.seed == 2]
+    assert [run.entry for run in more] == ["own", "d_opsd_ema", "told"]
 
 
 def test_the_strongest_of_each_budget_gets_more_seeds(results):
@@ -142,51 +147,35 @@ def test_the_strongest_of_each_budget_gets_more_seeds(results):
     assert leaders(p, "sudoku") == ["own", "d_opsd_ema", "told", "d_opsd"]
 
 
-def test_a_test_counts_only_for_the_checkpoints_and_the_rules_it_was_made_with(
-    project, monkeypatch
-):
-    monkeypatch.setattr("dopsd.pipeline.tournament.cells._known", {})
-    cell = Cell(plan(), RUN, "sudoku", "own", 0, 0.001)
+def test_a_test_counts_only_for_the_checkpoints_and_the_rules_it_was_made_with(project):
+    as_another_command()
+    run = Run(plan(), RUN, "sudoku", "own", 0, 0.001)
     rows = curve(0.3, 0.5, 0.4)["curve"]
-    write_json(cell.key.folder / RESULT, {"identity": cell.identity, "curve": rows})
-    tested = {"identity": cell.identity, "updates": {"tokens": 5, "seconds": 5}}
-    write_json(cell.key.folder / TESTED, tested)
-    assert cell.tested == tested
+    write_json(run.key.folder / RESULT, {"identity": run.identity, "curve": rows})
+    tested = {"identity": run.identity, "updates": {"tokens": 5, "seconds": 5}}
+    write_json(run.key.folder / TESTED, tested)
+    assert run.tested == tested
     rows[2]["accuracy"] = 0.6  # another checkpoint is chosen
-    write_json(cell.key.folder / RESULT, {"identity": cell.identity, "curve": rows})
-    assert cell.result and cell.tested is None
-    shorter = Cell(plan(tokens=400), RUN, "sudoku", "own", 0, 0.001)
+    write_json(run.key.folder / RESULT, {"identity": run.identity, "curve": rows})
+    assert run.result and run.tested is None
+    shorter = Run(plan(tokens=400), RUN, "sudoku", "own", 0, 0.001)
     assert shorter.result is None and shorter.tested is None
 
     settings = yaml.safe_load(Path("params.yaml").read_text())
-    settings["train"]["weight_decay"] = 0.5
-    Path("params.yaml").write_text(yaml.safe_dump(settings))
-    assert cell.result is None  # of other settings, also in the same process
-    settings["train"]["weight_decay"] = small_params()["train"]["weight_decay"]
-    Path("params.yaml").write_text(yaml.safe_dump(settings))
-    assert cell.result
+    for weight_decay in (0.5, small_params()["train"]["weight_decay"]):
+        settings["train"]["weight_decay"] = weight_decay
+        Path("params.yaml").write_text(yaml.safe_dump(settings))
+        as_another_command()
+        assert (run.result is None) == (weight_decay == 0.5)
 
     problems = Path("data/sudoku/validation.jsonl")
     problems.write_text("".join(problems.read_text().splitlines(keepends=True)[:-1]))
-    monkeypatch.setattr("dopsd.pipeline.tournament.cells._known", {})  # another command
-    assert cell.result is None
-
-
-def test_a_seed_that_cannot_be_made_is_named(results, monkeypatch):
-    p = plan()
-    results[RUN, "own", 0.001, 0] = curve(0.3, 0.4) | {"ended": "", "code": "a"}
-    made = Cell(p, RUN, "sudoku", "own", 0, 0.001)
-    for module in ("choice", "limits"):
-        reason = f"dopsd.pipeline.tournament.{module}.reason_of"
-        monkeypatch.setattr(reason, lambda cell: "loss is nan" if cell.seed == 1 else "")
-    for rate in p.tuning.rates:
-        results[TUNE, "own", rate, 100] = curve(0.3, 0.4)
-    named = [text for text in _missing(p, "sudoku", "own", [made]) if "nan" in text]
-    assert named == ["own on sudoku: runs that could not be made: 1; the first: loss is nan"]
+    as_another_command()
+    assert run.result is None
 
 
 def test_the_question_is_answered_with_its_opponents():
-    p = plan(tasks={"sudoku": {}, "chains": {}})
+    p = plan(tasks=["sudoku", "chains"])
     named = {task: ["d_opsd_ema", "told"] for task in p.tasks}
     tested = [
         {"budget": "tokens", "task": task, "second": entry, "is_claim": True, "difference": 0.1}
@@ -234,65 +223,34 @@ def test_the_wider_interval_counts_and_a_claim_needs_five_seeds():
 def test_before_the_test_standings_show_validation_and_no_difference(results):
     for seed, best in ((0, 0.5), (1, 0.7)):
         results[RUN, "own", 0.001, seed] = curve(0.3, 0.4, best)
-    cells = [Cell(plan(), RUN, "sudoku", "own", seed, 0.001) for seed in (0, 1)]
-    first = standings(cells, 100)[0]
+    made = [Run(plan(), RUN, "sudoku", "own", seed, 0.001) for seed in (0, 1)]
+    first = standings(made, 100)[0]
     assert first["validation"] == pytest.approx(0.6) and first["by_seed"] == {0: 0.5, 1: 0.7}
     assert first["test"] is None and first["over_base"] is None
     assert first["reached"]["tokens"] == 200 and first["reached_by"] == 2
-    assert first["reached_first"] and first["checkpoints"] == 2
-
-
-def test_a_gain_beyond_a_budget_does_not_count_in_its_table(results):
-    results[RUN, "own", 0.001, 0] = curve(*[0.3] * 6, 0.5, 0.5)  # at 1200 tokens and 6 seconds
-    rows = standings([Cell(plan(), RUN, "sudoku", "own", 0, 0.001)], 100)
-    found = {row["budget"]: row["reached"] and row["reached"]["update"] for row in rows}
-    assert found == {"tokens": None, "seconds": 30}
-    assert [(row["reached_first"], row["checkpoints"]) for row in rows] == [(False, 5), (False, 7)]
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        (
-            {"own": "mine"},
-            "plan.yaml: own: mine: unknown; there is d_opsd, d_opsd_ema, own, rft, told",
-        ),
-        ({"entries": PLAN["entries"] | {"x": {"knows": "reward"}}}, "entries.x.method: x: unknown"),
-        ({"seeds": [0, 100]}, "seeds, more_seeds and tuning.seed: expected each seed once"),
-        ({"token": 3}, "plan.yaml: token: unknown key; did you mean tokens?"),
-        ({"tasks": {"sudoku": {"data": {}}}}, "tasks.sudoku.data: a section that all runs share"),
-    ],
-)
-def test_a_wrong_plan_is_refused_with_its_key(tmp_path, changes, line):
-    path = tmp_path / "plan.yaml"
-    path.write_text(yaml.safe_dump(json.loads(json.dumps(PLAN | changes))))
-    with pytest.raises(DopsdError) as error:
-        read_plan(path)
-    assert line in str(error.value).replace(f"{tmp_path}/", "")
 
 
 def test_every_run_of_the_shipped_plans_has_sound_settings(monkeypatch):
-    monkeypatch.chdir(Path(__file__).parents[3])
+    monkeypatch.chdir(ROOT)
+    as_another_command()
     for path in Path("benchmarks").glob("tournament*.yaml"):
-        for cell in cells_of(read_plan(path), TUNE):
-            run = cell.params(5).run(*cell.key.parts)
-            assert run.train.learning_rate == cell.rate and run.train.updates == 5
+        for run in runs_of(read_plan(path), TUNE):
+            made = run.params(5).run(*run.key.parts)
+            assert made.train.learning_rate == run.rate and made.train.updates == 5
 
 
 def test_a_task_is_tested_once_its_own_runs_are_made(project, results, monkeypatch):
-    p = plan(tasks={"sudoku": {}, "chains": {}}, more_seeds=[])
+    p = plan(tasks=["sudoku", "chains"], more_seeds=[])
     is_of = property(
-        lambda cell: curve(0.3, 0.4) if cell.task == "sudoku" else None  # chains: no run is made
+        lambda run: curve(0.3, 0.4) if run.task == "sudoku" else None  # chains: no run is made
     )
-    monkeypatch.setattr(Cell, "result", is_of)
-    tested: list[Cell] = []
-    schedule = SimpleNamespace(path="plan", make=lambda _, cells: tested.extend(cells))
+    monkeypatch.setattr(Run, "result", is_of)
     with pytest.raises(DopsdError, match="the runs of chains are missing"):
-        tournament._test(p, ["sudoku", "chains"], schedule)
-    assert not tested and not Path("reports/tournament/tests.jsonl").exists()
+        tournament.to_test(p, ["sudoku", "chains"])
+    assert not Path("reports/tournament/tests.jsonl").exists()
     for _ in range(2):
-        tournament._test(p, ["sudoku"], schedule)
-    assert {cell.task for cell in tested} == {"sudoku"} and len(tested) == 2 * 5 * 2
+        tested = tournament.to_test(p, ["sudoku"])
+        assert {run.task for run in tested} == {"sudoku"} and len(tested) == 5 * 2
     warned = [
         text
         for text in warnings_of(p, [], list(read_lines(folder_of(p) / LOOKS)))
@@ -308,20 +266,8 @@ def test_choosing_on_the_test_split_is_refused_before_any_run(project, capsys):
     settings["select"]["split"] = "test"
     Path("params.yaml").write_text(yaml.safe_dump(settings))
     Path("plan.yaml").write_text(yaml.safe_dump(PLAN))
-    assert main(["tournament", "--plan", "plan.yaml"]) == 2
+    as_another_command()
+    with pytest.raises(SystemExit):
+        tournament.main(["--plan", "plan.yaml"])
     assert "chooses rates, checkpoints and leaders on validation" in capsys.readouterr().err
     assert not Path("work/tournament").exists()
-
-
-def test_collapsed_and_short_runs_are_named(results):
-    p = plan()
-    for rate in p.tuning.rates:
-        results[TUNE, "own", rate, 100] = curve(0.3, 0.4)
-    results[RUN, "own", 0.001, 0] = curve(0.3, 0.1) | {"ended": "most_updates", "code": "a"}
-    warned = " ".join(_limits(p, "sudoku", "own", [Cell(p, RUN, "sudoku", "own", 0, 0.001)]))
-    assert "1 of 1 runs ended before both budgets were used: at 300 updates." in warned
-    assert "1 of 1 runs collapsed: the last checkpoint has 10.0% on validation at worst" in warned
-    used = {"tokens": p.tokens, "cpu_seconds": p.seconds}
-    results[RUN, "own", 0.001, 0]["curve"][-1] |= used
-    warned = " ".join(_limits(p, "sudoku", "own", [Cell(p, RUN, "sudoku", "own", 0, 0.001)]))
-    assert "ended before" not in warned and "collapsed" in warned

@@ -1,0 +1,254 @@
+"""Collect the results of a tournament in one file, with what limits them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.tournament.plan import Plan
+from benchmarks.tournament.runs import (
+    BUDGETS,
+    PARAMS,
+    RUN,
+    SWITCH,
+    Run,
+    best_rate,
+    finals,
+    opponents,
+    ranking,
+    runs_of,
+    tried_rates,
+    tuning,
+)
+from benchmarks.tournament.standings import CLAIM_SEEDS, Rows, answer, pairs, reached, standings
+from dopsd.analysis.tables import head, line
+from dopsd.config.params import Params
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+from dopsd.core.files import write_json
+from dopsd.core.fingerprint import sha256
+from dopsd.core.jsonl import append_lines, read_lines
+from dopsd.core.paths import REPORTS
+from dopsd.core.percent import gap, percent
+from dopsd.models.files import base_digest
+
+LOOKS = "tests.jsonl"  # beside the results: when the test split was looked at
+
+
+def folder_of(plan: Plan) -> Path:
+    """Return the folder of a tournament's results."""
+    return REPORTS / plan.name
+
+
+def note_look(plan: Plan, task: str, tested: int) -> None:
+    """Note that chosen checkpoints are scored on a test split, and of how many runs."""
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    append_lines(folder_of(plan) / LOOKS, [{"at": at, "task": task, "tested": tested}])
+
+
+def write(plan: Plan, path: Path, params: Params) -> dict[str, Any]:
+    """Write all results that are there by now to the tournament's folder, and return them.
+
+    Args:
+        plan: the rules.
+        path: the plan's file.
+        params: settings of this folder.
+
+    Raises:
+        DopsdError: if no run has finished.
+    """
+    made = [run for run in runs_of(plan, RUN) if run.result]
+    if not made:
+        text = f"{path}: no run that counts has finished; make the parts tune and run first"
+        raise DopsdError(text, code=Code.NO_RESULTS)
+    resamples, looks = params.evaluate.bootstrap, list(read_lines(folder_of(plan) / LOOKS))
+    differences = pairs(made, resamples)
+    named = {task: opponents(plan, task, ranking(plan, task, "tokens")) for task in plan.tasks}
+    results = {
+        "plan": str(path),
+        "rules": plan.model_dump(mode="json"),
+        "params": sha256(PARAMS),
+        "bases": {task: _base(params, made, task) for task in plan.tasks},
+        "entries": {entry: _entry(plan, entry) for entry in plan.entries},
+        "runs": [_run(run) for run in made],
+        "standings": standings(made, resamples),
+        "pairs": differences,
+        "answer": answer(plan, named, differences),
+        "switches": [_switch(run, made) for run in runs_of(plan, SWITCH) if run.result],
+        "warnings": warnings_of(plan, made, looks),
+        "looks": looks,
+    }
+    write_json(folder_of(plan) / "results.json", results)
+    return results
+
+
+def _base(params: Params, made: list[Run], task: str) -> dict[str, Any]:
+    model = params.model_of(task)
+    base: dict[str, Any] = {"path": model.path, "digest": base_digest(model)}
+    base |= dict.fromkeys(("validation", "validation_n", "test", "test_n"))
+    for run in made:
+        if run.task == task and run.result:
+            first = run.result["curve"][0]
+            base |= {"validation": first["accuracy"], "validation_n": run.result["n"]}
+            if found := run.tested:
+                base |= {"test": found["base"]["accuracy"], "test_n": found["base"]["n"]}
+    return base
+
+
+def _entry(plan: Plan, entry: str) -> dict[str, Any]:
+    rates = {}
+    for task in plan.tasks:
+        tried = {f"{rate:g}": best for rate, best in tried_rates(plan, task, entry).items()}
+        rates[task] = {"tried": tried, "chosen": best_rate(plan, task, entry)}
+    return {
+        "method": plan.method_of(entry),
+        "title": plan.title_of(entry),
+        "knowledge": plan.entries[entry].knows,
+        "knows": {task: plan.knows(entry, task) for task in plan.tasks},
+        "settings": {task: plan.settings_of(entry, task) for task in plan.tasks},
+        "rates": rates,
+    }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    result, tested = run.result or {}, run.tested
+    chosen: dict[str, Any] = dict.fromkeys(BUDGETS)
+    for budget, row in run.chosen.items():
+        if row:
+            report = tested["budgets"][budget] if tested else {"accuracy": None, "interval": None}
+            chosen[budget] = {"update": row["update"], "validation": row["accuracy"]}
+            chosen[budget] |= {"test": report["accuracy"], "interval": report["interval"]}
+            chosen[budget] |= {name: row[name] for name in ("tokens", "cpu_seconds")}
+    return {
+        **{name: getattr(run, name) for name in ("task", "entry", "seed", "rate")},
+        "folder": str(run.key.folder),
+        **{name: result[name] for name in ("fingerprint", "code", "ended", "curve")},
+        "chosen": chosen,
+        "reached": reached(result["curve"], run.plan.gain),
+    }
+
+
+def _switch(run: Run, made: list[Run]) -> dict[str, Any]:
+    named = (run.task, run.entry, run.seed)
+    before = next((r.best for r in made if (r.task, r.entry, r.seed) == named), None)
+    return {
+        **{name: getattr(run, name) for name in ("task", "switch", "entry", "seed")},
+        "settings": run.plan.switches[run.switch].settings,
+        "validation": run.best,
+        "over_default": None if run.best is None or before is None else run.best - before,
+    }
+
+
+def warnings_of(plan: Plan, made: list[Run], looks: Rows) -> list[str]:
+    """Return what limits the results beyond their intervals, the worst first.
+
+    Args:
+        plan: the rules.
+        made: the finished runs.
+        looks: when the test split of a `task` was looked at.
+    """
+    warnings, further = [], []
+    if any(run.tested is None for run in made):
+        warnings.append("Not tested: all accuracies are of the validation split, which chose them.")
+    warnings += [
+        f"The test split of {task} was looked at {times} times, so the best may be too high."
+        for task, times in Counter(row["task"] for row in looks).items()
+        if times > 1
+    ]
+    for task in plan.tasks:
+        for entry in plan.entries:
+            runs = [run for run in made if (run.task, run.entry) == (task, entry)]
+            warnings += _missing(plan, task, entry, runs)
+            further += _limits(plan, task, entry, runs)
+    return warnings + further
+
+
+def _missing(plan: Plan, task: str, entry: str, runs: list[Run]) -> list[str]:
+    """Return which runs of an entry on a task are not in the tables, and why."""
+    tuned = tuning(plan, task, entry)
+    seeds = finals(plan, task, entry, [*plan.seeds, *plan.more_seeds])
+    name, warnings = f"{entry} on {task}", []
+    if failures := [run.failure for run in [*tuned, *seeds] if run.failure]:
+        warnings.append(
+            f"{name}: runs that could not be made: {len(failures)}; the first: {failures[0]}"
+        )
+    elif not runs and all(run.result for run in tuned):
+        warnings.append(f"{name}: no checkpoint of the tuning runs is within a budget.")
+    for budget in BUDGETS:
+        if empty := sum(not run.chosen[budget] for run in runs):
+            warnings.append(
+                f"{name}: {empty} of {len(runs)} runs have no checkpoint within the budget of"
+                f" {budget}."
+            )
+    return warnings
+
+
+def _limits(plan: Plan, task: str, entry: str, runs: list[Run]) -> list[str]:
+    """Return what limits the finished runs of an entry on a task."""
+    results = [result for run in runs if (result := run.result)]
+    name, rates, warnings = f"{entry} on {task}", plan.tuning.rates, []
+    if len({result["code"] for result in results}) > 1:
+        warnings.append(f"{name}: different versions of the code trained its runs.")
+    if ends := [r["ended"] for r in results if r["ended"] and not _is_used(plan, r["curve"][-1])]:
+        why = f"at {plan.most_updates} updates" if ends[0] == "most_updates" else ends[0]
+        warnings.append(
+            f"{name}: {len(ends)} of {len(runs)} runs ended before both budgets were used: {why}."
+        )
+    last = [(r["curve"][0]["accuracy"], r["curve"][-1]["accuracy"]) for r in results]
+    if fallen := [end for base, end in last if end < base - plan.gain]:
+        warnings.append(
+            f"{name}: {len(fallen)} of {len(runs)} runs collapsed: the last checkpoint has"
+            f" {percent(min(fallen))}% on validation at worst, below the base. The accuracy is that"
+            " of a checkpoint before, and no tried rate may suit the method."
+        )
+    chosen = best_rate(plan, task, entry)
+    if runs and len(rates) > 1 and chosen in (min(rates), max(rates)):
+        warnings.append(f"{name}: {chosen:g} is at the edge of the rates that were tried.")
+    return warnings
+
+
+def _is_used(plan: Plan, last: dict[str, Any]) -> bool:
+    """Return whether a run had used both budgets at its last checkpoint."""
+    return bool(last["tokens"] >= plan.tokens and last["cpu_seconds"] >= plan.seconds)
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Return the standings as Markdown tables, one for each budget and task."""
+    lines = [f"**{results['answer']}**", ""]
+    lines += [f"Warning: {text}\n" for text in results["warnings"]]
+    against = {(p["budget"], p["task"], p["second"]): p for p in results["pairs"]}
+    rules, shown = results["rules"], None
+    for row in results["standings"]:
+        group = (row["budget"], row["task"])
+        split = "validation" if row["test"] is None else "test"
+        if group != shown:
+            shown = group
+            unit = "sampled tokens" if row["budget"] == "tokens" else "CPU seconds, one thread"
+            limit = f"at most {rules[row['budget']]:g} {unit}"
+            columns = ["knows", "seeds", "accuracy", "by seed", "minus the base"]
+            lines += ["", f"{row['task']}, {limit}, accuracy on {split} in %:", ""]
+            lines += head("entry", *columns, f"{rules['own']} minus it")
+        entry, over, pair = (
+            results["entries"][row["entry"]],
+            row["over_base"],
+            against.get((*group, row["entry"])),
+        )
+        lines.append(
+            line(
+                entry["title"],
+                entry["knows"][row["task"]],
+                row["seeds"],
+                percent(row[split]),
+                ", ".join(percent(value) for value in row["by_seed"].values()),
+                gap(over["difference"], over["interval"]) if over else "",
+                gap(pair["difference"], pair["interval"]) + " *" * pair["is_claim"] if pair else "",
+            )
+        )
+    note = (
+        "Differences are over the seeds that both entries have. The interval is the wider one of"
+        " Student's t over seeds and the bootstrap over seeds and problems. \\*:"
+        f" a claim, which needs {CLAIM_SEEDS} seeds and an interval without 0."
+    )
+    return "\n".join([*lines, "", note, ""])
