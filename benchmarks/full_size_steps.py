@@ -43,8 +43,7 @@ TEMPLATE = (
 def shape(base: str, layers: int | None, is_toy: bool) -> DenoiserConfig:
     """Return the config of the base's profiles, or of one with fewer layers, or a toy."""
     from dopsd.config.profiles.layers import families
-    from dopsd.models.architecture import config_class
-    from dopsd.models.published import published
+    from dopsd.models.registry import config_class, published
 
     row = next(row for row in published() if row.name == families()[base].base)
     kind = config_class(row.architecture)
@@ -160,7 +159,7 @@ def merged_logits(folder: Path) -> dict[str, Any]:
     """Load the export with transformers alone, after the import that registers the class."""
     from transformers import AutoModelForMaskedLM
 
-    from dopsd.models.architecture import read_config
+    from dopsd.models.registry import read_config
 
     read_config(folder)  # it registers the architecture
     model = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
@@ -171,7 +170,7 @@ def adapted_logits(folder: Path, adapter: Path) -> dict[str, Any]:
     """Add the adapter to the base in memory, in float32 and rounded once."""
     from dopsd import load_policy
     from dopsd.models.lora import require_adapter
-    from dopsd.models.merging import adapted_layers
+    from dopsd.models.merged_files import adapted_layers
 
     policy = load_policy(folder, adapter, dtype="bfloat16")
     model, moved, count = require_adapter(policy.adapted, adapter), 0, 0

@@ -28,7 +28,7 @@ from versus import Counted, Enough, Timed, measured
 
 from dopsd.models.device import own_device
 from dopsd.models.loading import compile_blocks
-from dopsd.models.lowrank import LowRankLinear
+from dopsd.models.lora import LowRankLinear
 from dopsd.rollout import sampler as sampling
 from dopsd.rollout.sampler import GenerationRequest, denoise
 

@@ -16,9 +16,9 @@ from dopsd.algorithms.d_opsd.states import states_by_update
 from dopsd.config import profiles
 from dopsd.config.loading import checked
 from dopsd.config.params_file import with_changes
-from dopsd.models.architecture import config_class, folder_name
 from dopsd.models.llm_policy import LlmPolicy
 from dopsd.models.loading import build_model, fuse
+from dopsd.models.registry import config_class, folder_name
 
 if TYPE_CHECKING:
     from dopsd.algorithms.common.batch import States

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from field_meanings import intro, meaning
 
-from dopsd.config.algorithms import AlgorithmsConfig
 from dopsd.config.params import Params
 from dopsd.config.params_file import flat
 from dopsd.config.profiles import names, resolve
 from dopsd.config.profiles.layers import families, language_models
-from dopsd.config.tasks import TasksConfig
+from dopsd.config.tasks import AlgorithmsConfig, TasksConfig
 from dopsd.core.settings import LARGEST, Section
 from dopsd.tasks.custom.config import CustomTaskConfig
 

@@ -92,11 +92,11 @@ def score(draw: Random, root: str) -> Call:
 
 
 def read_generations(draw: Random, root: str) -> Call:
-    from dopsd.evaluation import generations
+    from dopsd.evaluation.score_files import read_generations
 
     task = draw.choice(TASKS.names)
     file = _generation_file(draw, task)
-    return lambda: generations.read_generations(file, tasks()[f"{task} published"])
+    return lambda: read_generations(file, tasks()[f"{task} published"])
 
 
 def completions(draw: Random, root: str) -> Call:
@@ -208,8 +208,7 @@ def rows(draw: Random, root: str) -> Call:
 
 def logs(draw: Random, root: str) -> Call:
     """A run's log, tables and results, and files of lines that a kill cut short."""
-    from dopsd.core.files import read_json
-    from dopsd.core.jsonl import read_lines
+    from dopsd.core.files import read_json, read_lines
     from dopsd.core.tables import read_log, read_table
 
     kind = draw.randrange(4)

@@ -88,8 +88,7 @@ def _adapter_files(draw: Random, folder: Path) -> None:
 
 
 def adapters(draw: Random, root: str) -> Call:
-    from dopsd.models.adapter_config import lora_of
-    from dopsd.models.adapter_files import read_adapter
+    from dopsd.models.adapter_files import lora_of, read_adapter
     from dopsd.models.lora import check_config, load_adapter
 
     folder = Path("adapter")

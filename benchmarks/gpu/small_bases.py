@@ -7,7 +7,7 @@ from kit import BLOCK, Kit, Results
 from llada_8b import STEPS, last_block, requests
 from random_weights import PROMPT, moved, random_policy, settings
 
-from dopsd.models.published import published
+from dopsd.models.registry import published
 from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.rollout.sampler import denoise
 

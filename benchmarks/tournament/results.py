@@ -27,9 +27,8 @@ from dopsd.analysis.tables import head, line
 from dopsd.config.params import Params
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.core.files import write_json
+from dopsd.core.files import append_lines, read_lines, write_json
 from dopsd.core.fingerprint import sha256
-from dopsd.core.jsonl import append_lines, read_lines
 from dopsd.core.paths import REPORTS
 from dopsd.core.percent import gap, percent
 from dopsd.models.files import base_digest

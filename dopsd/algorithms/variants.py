@@ -13,8 +13,8 @@ from pydantic import Field
 from ruamel.yaml import YAML
 
 from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.core.docstrings import first_line
 from dopsd.core.errors import unknown
+from dopsd.core.registry import first_line
 from dopsd.core.settings import Section
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import torch
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
-from dopsd.models.adapter_config import shape_of
+from dopsd.models.adapter_files import shape_of
 from dopsd.models.config import AdapterConfig, Dtype, ModelConfig
 from dopsd.models.llm_policy import load_policy as load
 from dopsd.pipeline.new_project import TEMPLATE

@@ -136,7 +136,7 @@ def sample(
     """
     from dopsd.core.keys import key_from
     from dopsd.evaluation.evaluator import Evaluator
-    from dopsd.models.adapter_config import shape_of
+    from dopsd.models.adapter_files import shape_of
     from dopsd.rollout.prompts import decoding
     from dopsd.rollout.sampler import GenerationRequest, denoise
 

@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import re
 import warnings
+from difflib import get_close_matches
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import SafeConstructor
 
 from dopsd.config.params import Params
-from dopsd.config.suggestions import nearest
+from dopsd.config.tasks import TasksConfig
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, is_unicode
 from dopsd.core.paths import BASES, is_base
 from dopsd.core.progress import log
+from dopsd.core.settings import Section
 from dopsd.models.config import ModelConfig
+from dopsd.tasks.custom.config import CustomTaskConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -236,3 +240,34 @@ def as_lines(error: ValidationError, path: Path | str, raw: object) -> DopsdErro
     more = [f"{path}: and {len(faults) - SHOWN} more errors"] if len(faults) > SHOWN else []
     lines = [_line(fault, path, raw) for fault in faults[:SHOWN]]
     return DopsdError(lines + more, code=_code(faults[0]))
+
+
+def nearest(key_path: tuple[Any, ...]) -> str:
+    """Suggest where else this key is, the most similar one here, or list the section's keys.
+
+    Args:
+        key_path: the parts of the key.
+    """
+    section: Any = Params
+    for part in (part for part in key_path[:-1] if isinstance(part, str)):  # no list's numbers
+        field = section.model_fields.get(part)
+        is_own = section is TasksConfig and field is None
+        section = CustomTaskConfig if is_own else field.annotation if field else None
+        section = next((kind for kind in get_args(section) if kind is not NoneType), section)
+        if not isinstance(section, type) or not issubclass(section, Section):
+            return "see the comments in params.yaml for the known keys"
+    name = str(key_path[-1])[:80]
+    matches = [*_deeper(section, name)] or get_close_matches(name, section.model_fields, 1)
+    if matches:
+        return f"did you mean {' or '.join(matches[:3])}?"
+    own = "; for a task of your own add type: custom" if section is TasksConfig else ""
+    return f"there is {', '.join(section.model_fields)}{own}"
+
+
+def _deeper(section: type[Section], name: str, above: str = "") -> Iterator[str]:
+    """Yield the dotted keys of this name in the sections below."""
+    for key, field in section.model_fields.items():
+        if above and key == name:
+            yield above + key
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from _deeper(field.annotation, name, f"{above}{key}.")

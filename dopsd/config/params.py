@@ -14,14 +14,12 @@ from pydantic import Field, PrivateAttr, model_validator
 from dopsd.algorithms.common.config import BETWEEN, AlgorithmConfig, kind_of
 from dopsd.algorithms.variants import label, unknown_method, variant_of
 from dopsd.analysis.config import AblateConfig, CompareConfig
-from dopsd.config.algorithms import AlgorithmsConfig
 from dopsd.config.consistency import check_sections, check_variants
-from dopsd.config.tasks import TasksConfig
+from dopsd.config.tasks import AlgorithmsConfig, TasksConfig
 from dopsd.core.paths import RunKey
 from dopsd.core.settings import Natural, Section
 from dopsd.distributed.config import LaunchConfig
-from dopsd.evaluation.config import EvaluateConfig, SelectConfig, VerifyTeacherConfig
-from dopsd.evaluation.settings import EvalSettings
+from dopsd.evaluation.config import EvalSettings, EvaluateConfig, SelectConfig, VerifyTeacherConfig
 from dopsd.models.config import ModelConfig, ModelOverrides
 from dopsd.rollout.config import SamplingConfig
 from dopsd.tracking.config import TrackingConfig

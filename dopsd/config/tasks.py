@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import BeforeValidator, ConfigDict, create_model, model_validator
 from pydantic_core import PydanticKnownError
 
+from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.errors import unknown
 from dopsd.core.settings import Section
 from dopsd.tasks.common.config import TaskConfig
@@ -80,5 +81,21 @@ else:
     TasksConfig = create_model(
         "TasksConfig",
         __base__=OwnTasks,
+        **{name: (config_class, config_class()) for name, config_class in classes.items()},
+    )
+
+
+if TYPE_CHECKING:
+
+    class AlgorithmsConfig(Section):
+        """Section `method`, with one field for each registered algorithm."""
+
+        def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401  # the registry knows its class
+
+else:
+    classes = {name: ALGORITHMS.config_class(name) for name in ALGORITHMS.names}
+    AlgorithmsConfig = create_model(
+        "AlgorithmsConfig",
+        __base__=Section,
         **{name: (config_class, config_class()) for name, config_class in classes.items()},
     )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import filecmp
+import hashlib
 import json
 import os
 import shutil
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +19,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 WORK = Path("work")
 PLANS = WORK / "keep"  # removals of checkpoints that were planned, and perhaps cut off
@@ -156,3 +159,53 @@ def fresh_folder(path: Path) -> Iterator[Path]:
     yield tmp
     shutil.rmtree(path, ignore_errors=True)
     tmp.rename(path)
+
+
+def digest(value: object) -> str:
+    """Return 16 hex digits of the value as JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def with_digest(value: object) -> dict[str, Any]:
+    """Wrap a JSON value with its digest, as one line of a file holds it."""
+    return {"digest": digest(value), "value": value}
+
+
+def verified(raw: bytes) -> Any:  # noqa: ANN401  # any JSON value
+    """Return the value that `with_digest` wrapped.
+
+    Raises:
+        ValueError: if the bytes are not JSON, or do not match their digest.
+    """
+    record = json.loads(raw)
+    if (
+        not isinstance(record, dict)
+        or {*record} != {"digest", "value"}
+        or record["digest"] != digest(record["value"])
+    ):
+        raise ValueError("does not match its digest")
+    return record["value"]
+
+
+def read_lines(path: Path) -> list[Any]:
+    """Return the values of all intact lines, in order; none if there is no file."""
+    values = []
+    for line in path.read_bytes().splitlines() if path.is_file() else []:
+        with suppress(ValueError, RecursionError):
+            values.append(verified(line))
+    return values
+
+
+def append_lines(path: Path, values: Iterable[Any]) -> None:
+    """Append one line for each value, under a lock; other processes may append at the same time.
+
+    A last line that a kill left without a line break is closed first.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as out:
+        fcntl.flock(out, fcntl.LOCK_EX)
+        is_torn = path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
+        out.write(
+            ("\n" if is_torn else "")
+            + "".join(json.dumps(with_digest(value)) + "\n" for value in values)
+        )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from inspect import get_annotations, getattr_static, isfunction, signature
 from pathlib import Path
 from pkgutil import iter_modules
@@ -211,3 +213,10 @@ def abstract_members(kind: type) -> list[str]:
         for name, member in members.items()
         if isfunction(member) and "__isabstractmethod__" in vars(member)
     )
+
+
+def first_line(module: str) -> str:
+    """Return the first line of a module's docstring, without importing it; empty without one."""
+    spec = find_spec(module)
+    text = Path(spec.origin).read_text(encoding="utf-8") if spec and spec.origin else ""
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]

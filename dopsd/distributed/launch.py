@@ -19,8 +19,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError
 from dopsd.core.interrupts import handling
 from dopsd.core.progress import log
-from dopsd.distributed.meeting import meeting, unreachable
-from dopsd.distributed.nodes import end_others, end_with_input, of_environment
+from dopsd.distributed.nodes import end_others, end_with_input, meeting, of_environment, unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from dopsd.core.settings import LARGEST, Count, Name, Section, Share
 from dopsd.rollout.config import EvalProtocol
+
+if TYPE_CHECKING:
+    from dopsd.models.config import AdapterConfig, ModelConfig
+    from dopsd.rollout.config import SamplingConfig
+    from dopsd.tasks.common.config import TaskConfig
 
 
 class VerifyTeacherConfig(Section):
@@ -44,3 +50,17 @@ class SelectConfig(Section):
 
     split: Literal["validation", "test"] = "validation"  # the problems that decide
     protocol: str = "greedy"  # one of evaluate.protocols
+
+
+@dataclass(frozen=True)
+class EvalSettings:
+    """The settings of an evaluation, except its protocol."""
+
+    task: str
+    data: TaskConfig
+    model: ModelConfig
+    sampling: SamplingConfig  # of training rollouts
+    lora: AdapterConfig | None  # shape of the adapters; None: checkpoints hold all weights
+    bootstrap: int  # resamples of an interval
+    shard: bool  # the base is split over the processes
+    timeout: int  # launch.timeout: seconds to wait for another process

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dopsd.core.jsonl import append_lines, read_lines
+from dopsd.core.files import append_lines, read_lines
 from dopsd.core.progress import Progress, log
 from dopsd.core.types import Problem, Rollout, Score
 from dopsd.evaluation.others import wait_for_others

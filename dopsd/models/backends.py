@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.models.architecture import config_of, read_config
 from dopsd.models.device import own_device
+from dopsd.models.registry import config_of, read_config
 
 if TYPE_CHECKING:
     import torch

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.distributed.process_group import SingleProcess
-from dopsd.distributed.uneven_forwards import UnevenForwards
+from dopsd.distributed.uneven_forwards import LockstepForwards, UnevenForwards
 from dopsd.models.device import take_device
-from dopsd.models.fsdp import spread
 from dopsd.models.loading import load_base
 from dopsd.models.lora import attach, recompute_dropout
 from dopsd.models.teachers import WeightContexts
@@ -215,3 +215,33 @@ def load_policy(
     if shard:
         policy.forwards = spread(policy.core, target_device)
     return policy
+
+
+def spread(model: Denoiser, device: torch.device) -> LockstepForwards:
+    """Shard the frozen weights of each block over the processes.
+
+    Args:
+        model: the model in main memory.
+        device: where its shard, and all that is not sharded, goes.
+
+    Returns:
+        The forwards that all processes must make together.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    trunk = model.base_model
+    for block in model.blocks():
+        trainable = {p for p in block.parameters() if p.requires_grad}
+        for p in trainable:
+            p.data = p.data.to(device)
+        fully_shard(block, mesh=mesh, ignored_params=trainable)
+    unsharded = {p for p in model.parameters() if not isinstance(p, DTensor)}
+    for p in unsharded:
+        p.data = p.data.to(device)
+    fully_shard(trunk, mesh=mesh, ignored_params=unsharded)
+    return LockstepForwards(trunk, [*model.blocks()], device)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.models.architecture import config_of, require_members
 from dopsd.models.backends import attention_of, check_kernels, kernels_of
 from dopsd.models.checkpoint_files import (
     check_finite,
@@ -16,6 +15,7 @@ from dopsd.models.checkpoint_files import (
     file_tensors,
 )
 from dopsd.models.device import keep_freed_memory
+from dopsd.models.registry import config_of, require_members
 
 if TYPE_CHECKING:
     import torch

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+from peft.tuners.lora import Linear
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from torch.utils.checkpoint import checkpoint
+
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.models.adapter_config import NESTED_TARGETS, TARGETS, check_shape, target_names
+from dopsd.models.adapter_files import NESTED_TARGETS, TARGETS, check_shape, target_names
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from peft import PeftModel
-    from torch import Tensor, nn
 
     from dopsd.models.config import AdapterConfig
     from dopsd.models.denoiser import Denoiser
@@ -63,8 +68,6 @@ def attach(model: Denoiser, lora: AdapterConfig, seed: int) -> PeftModel:
     from peft import LoraConfig, PeftModel, get_peft_model
     from torch import nn
 
-    from dopsd.models.lowrank import LowRankLinear
-
     names = block_modules(model)
     unknown = sorted(set(lora.targets) - set(names))
     if unknown:
@@ -100,8 +103,6 @@ def attach(model: Denoiser, lora: AdapterConfig, seed: int) -> PeftModel:
 
 def recompute_dropout(peft_model: nn.Module, is_recomputing: bool) -> None:
     """Set whether adapters compute dropout again for the backward pass."""
-    from dopsd.models.lowrank import LowRankLinear
-
     for module in peft_model.modules():
         if isinstance(module, LowRankLinear):
             module.recomputes_dropout = is_recomputing
@@ -205,3 +206,44 @@ def check_adapter(
             " file",
             code=Code.ADAPTER_DAMAGED,
         )
+
+
+class LowRankLinear(Linear):
+    """Compute W x + scale * B (A x), with the sum in the accumulator of the last product.
+
+    Adapters are kept in float32 and multiplied in the dtype of their inputs, as under autocast: the
+    rounding of B A x is below that of the sum.
+
+    Attributes:
+        recomputes_dropout: whether dropout is computed again for the backward pass, which saves 2
+            bytes of each number instead of 5 on a GPU; adapters of one input share them.
+    """
+
+    recomputes_dropout = False
+
+    def forward(self, x: Tensor, *args: object, **kwargs: object) -> Tensor:
+        """Map x [..., in] to [..., out]."""
+        output: Tensor = self.base_layer(x)
+        if self.disable_adapters:
+            return output
+        (name,) = self.active_adapters
+        layers: tuple[Any, Any] = self.lora_A[name], self.lora_B[name]  # each a torch.nn.Linear
+        down, up = layers[0].weight, layers[1].weight
+        low = self._dropped(x, self.lora_dropout[name], down).flatten(0, -2).to(output.dtype)
+        rows, up = output.flatten(0, -2), up.to(output.dtype).T
+        # in place unless gradients are needed, which saves a copy of W x
+        add = torch.addmm if torch.is_grad_enabled() else Tensor.addmm_
+        return add(rows, low, up, alpha=self.scaling[name]).view_as(output)
+
+    def _dropped(self, x: Tensor, dropout: nn.Module, down: Tensor) -> Tensor:
+        """Return A x after dropout; x is [..., in]."""
+
+        def product(x: Tensor) -> Tensor:
+            return linear(dropout(x), down.to(x.dtype))
+
+        is_random = isinstance(dropout, nn.Dropout) and dropout.training
+        is_kept = not self.recomputes_dropout or torch.compiler.is_compiling()
+        if is_kept or not (is_random and torch.is_grad_enabled()):
+            return product(x)
+        low: Tensor = checkpoint(product, x, use_reentrant=False)  # draws the same numbers again
+        return low

@@ -11,6 +11,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.tensor_files import save_tensors
 from dopsd.models.adapter_files import ADAPTER, check_shards, has_all_weights, read_adapter
+from dopsd.models.checkpoint_files import file_values, save_whole, whole_tensors
 from dopsd.models.lora import (
     adapter_tensors,
     check_config,
@@ -18,8 +19,7 @@ from dopsd.models.lora import (
     require_adapter,
     save_config,
 )
-from dopsd.models.merging import merged_weights
-from dopsd.models.whole_files import file_values, save_whole, whole_tensors
+from dopsd.models.merged_files import merged_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,9 +8,10 @@ from jinja2 import TemplateError
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.models.text import prompt_text
+from dopsd.models.text import PlainTokens, prompt_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from transformers import PreTrainedTokenizerBase
@@ -149,3 +150,38 @@ def suppress_tokens(tokenizer: PreTrainedTokenizerBase, config: DenoiserConfig) 
     allowed = {config.eos_token_id, tokenizer.pad_token_id} | ends
     unused = set(range(config.embedding_size)) - set(vocabulary.values())
     return sorted((special | {mask}) - allowed | unused)
+
+
+class TokenCounts:
+    """The texts of a checkpoint folder's tokenizer.
+
+    Attributes:
+        longest: tokens of prompt and completion that the model was trained for.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from dopsd.models.registry import read_config
+
+        self.config = read_config(folder)
+        self.longest: int = self.config.max_sequence_length
+        self.tokenizer = load_tokenizer(folder, self.config)
+        self.plain = PlainTokens(self.tokenizer, self.config)
+
+    def prompt(self, messages: list[dict[str, str]], prefill: str) -> str:
+        """Return a chat as the text that the model gets."""
+        return prompt_text(self.tokenizer, self.config, messages, prefill)
+
+    def counts(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text."""
+        return [len(self.plain.text(text)) for text in texts]
+
+    def is_written(self, text: str) -> bool:
+        """Return whether the tokens of a text give it back, but for white space."""
+        decoded = str(self.tokenizer.decode(self.plain.text(text)))
+        return "".join(decoded.split()) == "".join(text.split())
+
+
+def token_counts(folder: Path) -> TokenCounts | None:
+    """Return a folder's tokenizer; None if the checkpoint is not there."""
+    is_there = all((folder / n).is_file() for n in ("config.json", "tokenizer_config.json"))
+    return TokenCounts(folder) if is_there else None

@@ -14,7 +14,6 @@ from dopsd.config.profiles.layers import MODELS
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
-from dopsd.models.architecture import ARCHITECTURES, config_class, config_of, folder_name
 from dopsd.models.checkpoint_files import (
     check_folder,
     check_repeated,
@@ -25,7 +24,14 @@ from dopsd.models.checkpoint_files import (
 from dopsd.models.config import ModelConfig
 from dopsd.models.loading import build_model, require_base
 from dopsd.models.lora import block_modules
-from dopsd.models.published import named, published
+from dopsd.models.registry import (
+    ARCHITECTURES,
+    config_class,
+    config_of,
+    folder_name,
+    named,
+    published,
+)
 from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
 from dopsd.tracking.hub_base import fetch, is_name
 

@@ -141,8 +141,7 @@ def size_of(model: ModelConfig) -> DenoiserConfig:
     Raises:
         DopsdError: if there is no published one of its name, or its size is not known.
     """
-    from dopsd.models.architecture import config_of
-    from dopsd.models.published import named
+    from dopsd.models.registry import config_of, named
 
     base = Path(model.path)
     if (base / "config.json").is_file():

@@ -20,13 +20,19 @@ from dopsd.core.paths import REPORTS
 from dopsd.core.progress import is_main_rank, log
 from dopsd.evaluation.evaluator import Evaluator
 from dopsd.evaluation.generate import Trials
-from dopsd.models.adapter_config import shape_of
+from dopsd.models.adapter_files import shape_of
 from dopsd.models.config import ModelOverrides
 from dopsd.models.measured_on import fields, in_words
 from dopsd.rollout.config import EvalProtocol
-from dopsd.tracking.client import Identity, connect, find_run, tag_measured, tracking_uri
-from dopsd.tracking.errors import one_line
-from dopsd.tracking.points import log_once
+from dopsd.tracking.client import (
+    Identity,
+    connect,
+    find_run,
+    log_once,
+    one_line,
+    tag_measured,
+    tracking_uri,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK, read_json
 from dopsd.core.progress import log
 from dopsd.models.adapter_files import ADAPTER_CONFIG, DIGESTS, has_all_weights, identity
-from dopsd.models.architecture import read_config, registering_module
+from dopsd.models.registry import read_config, registering_module
 from dopsd.pipeline.export import write_merged
 from dopsd.pipeline.run_report import refresh
 from dopsd.tracking import hub

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dopsd.core.error_codes import Code
 from dopsd.core.files import WORK
-from dopsd.core.progress import STEADY
-from dopsd.core.stall import FEWEST
+from dopsd.core.progress import FEWEST, STEADY
 
 if TYPE_CHECKING:
     from dopsd.core.paths import RunKey
@@ -23,7 +22,7 @@ class StageProgress(NamedTuple):
 
     share: float  # from 0 to 1
     text: str  # units, rate and time left; of a stalled stage, for how long and what to do
-    is_stalled: bool = False  # no update for ten times the usual time (dopsd.core.stall)
+    is_stalled: bool = False  # no update for ten times the usual time (dopsd.core.progress)
 
 
 def clock(seconds: float) -> str:

@@ -23,17 +23,16 @@ from dopsd.analysis.html_report.run_page import run_page
 from dopsd.analysis.results import Finished
 from dopsd.config.data_files import task_files
 from dopsd.config.params_file import flat
-from dopsd.core.docstrings import first_line
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import advice
 from dopsd.core.files import WORK, read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log
+from dopsd.core.registry import first_line
 from dopsd.core.tables import read_table
 from dopsd.evaluation.curve import curve_of
 from dopsd.models.adapter_files import checkpoint_names
-from dopsd.models.files import base_files
-from dopsd.models.size import parameters
+from dopsd.models.files import base_files, parameters
 from dopsd.pipeline.repeat import ABSENT, as_text, commands, nearest_profile, rows
 from dopsd.pipeline.run_variant import variant_of_run
 from dopsd.tasks.common.storage import DATA

@@ -17,7 +17,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log
-from dopsd.models.adapter_config import shape_of
+from dopsd.models.adapter_files import shape_of
 from dopsd.models.files import base_files
 from dopsd.models.llm_policy import load_policy
 from dopsd.serving.model import ServedModel

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dopsd.api.sampling import sample, trace
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.tracking.errors import bad_request
+from dopsd.tracking.client import bad_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,10 +11,16 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
 from dopsd.evaluation.published import PublishedTable, published_tables
 from dopsd.tracking import dashboard
-from dopsd.tracking.client import Identity, connect, find_run, shown, tracking_uri
-from dopsd.tracking.errors import one_line
-from dopsd.tracking.percent import with_percent
-from dopsd.tracking.points import log_once
+from dopsd.tracking.client import (
+    Identity,
+    connect,
+    find_run,
+    log_once,
+    one_line,
+    shown,
+    tracking_uri,
+    with_percent,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

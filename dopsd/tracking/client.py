@@ -7,24 +7,28 @@ steps stay in the file until the next start or `dopsd publish` sends them. No st
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
-from dopsd.tracking.percent import with_percent
+from dopsd.core.errors import TEMPORARY, DopsdError
+from dopsd.core.extras import require
+from dopsd.tracking.config import address_fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
 
 DATABASE = "sqlite:///mlflow.db"
 SERVICES = Path("work/services/services.json")  # written by `make up`
@@ -242,3 +246,138 @@ def sync(
         last_update = sent_until(client, run_id)
         send(client, run_id, [row for row in rows if row["update"] > last_update])
     return run_id
+
+
+class Point(NamedTuple):
+    """A value of a metric."""
+
+    metric: str
+    value: float
+    step: int
+    model_id: str | None = None  # of the LoggedModel that it belongs to, if any
+
+
+def log_missing(client: MlflowClient, run_id: str, points: Sequence[Point]) -> None:
+    """Log the points that the server lacks, or whose last value at the step differs.
+
+    A different value at the same step comes from a new evaluation and is added. Each metric's
+    history is asked for once: a run may have a thousand checkpoints.
+    """
+    from mlflow.entities import Metric
+
+    known: dict[tuple[str, int], float] = {}
+    for name in dict.fromkeys(point.metric for point in points):
+        history = client.get_metric_history(run_id, name)
+        for logged in sorted(history, key=lambda logged: logged.timestamp):
+            known[name, logged.step] = logged.value
+    now = int(time.time() * 1000)
+    missing = [
+        Metric(point.metric, float(point.value), now, point.step, model_id=point.model_id)
+        for point in points
+        if known.get((point.metric, point.step)) != float(point.value)
+    ]
+    for first in range(0, len(missing), MOST_METRICS):
+        client.log_batch(run_id, metrics=missing[first : first + MOST_METRICS])
+
+
+def log_once(client: MlflowClient, run_id: str, metrics: dict[str, float], step: int) -> None:
+    """Log the metrics whose last value at this step is missing or differs."""
+    log_missing(client, run_id, [Point(name, value, step) for name, value in metrics.items()])
+
+
+SUFFIX = "_percent"
+SHOWN_IN_PERCENT = (
+    "best/test_accuracy",
+    "best/test_difference",
+    "eval/accuracy",
+    "train/first_attempt_score",
+)
+
+
+def percent_name(metric: str) -> str:
+    """Return the name of the metric that has a share in percent."""
+    return metric + SUFFIX
+
+
+def with_percent(metrics: dict[str, float]) -> dict[str, float]:
+    """Return metrics, and those of SHOWN_IN_PERCENT in percent as well.
+
+    Args:
+        metrics: values by name; shares are between 0 and 1.
+    """
+    return metrics | {
+        percent_name(name): 100 * value
+        for name, value in metrics.items()
+        if name in SHOWN_IN_PERCENT
+    }
+
+
+PASSING = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS)
+# in errors about answers of other servers
+FOREIGN = ("'detail': 'Not Found'", "not in a valid JSON format")
+
+
+@contextmanager
+def one_line(uri: str, command: str = "publish") -> Iterator[None]:
+    """Turn errors of mlflow in this context into one line.
+
+    Args:
+        uri: the tracking server.
+        command: the command that needs it, for messages.
+
+    Raises:
+        DopsdError: if mlflow is not installed, the server fails or the disk is full.
+    """
+    require(command, "mlflow")
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import OperationalError, SQLAlchemyError
+
+    if fault := address_fault(uri):
+        raise _refused(command, uri.rpartition("@")[2][:200], fault)
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        raise  # of a local database: a mistake that stays
+    except (MlflowException, OSError, SQLAlchemyError, ImportError) as error:
+        is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        failure = "no space is left for the artifacts of" if is_full else "no expected answer from"
+        message, advice = " ".join(str(error).split())[:160], "" if is_full else _start()
+        is_away = isinstance(error, OperationalError)  # of a database
+        if _stays(error) or (isinstance(error, (SQLAlchemyError, ImportError)) and not is_away):
+            raise _refused(command, shown(uri), message) from error
+        raise DopsdError(
+            f"{command}: {failure} {shown(uri)} ({message}). All results are on disk: publish again"
+            f" later.{advice}",
+            TEMPORARY,
+            code=Code.DISK_FULL if is_full else Code.TRACKING_SERVER,
+        ) from error
+
+
+def _stays(error: Exception) -> bool:
+    """Tell whether a server would answer so again: it refused, or is another server than MLflow."""
+    status = getattr(error, "get_http_status_code", lambda: 0)()
+    is_refused = status // 100 == 4 and status not in PASSING  # noqa: PLR2004
+    return (is_refused and getattr(error, "error_code", "") != "RESOURCE_ALREADY_EXISTS") or any(
+        text in str(error) for text in FOREIGN
+    )
+
+
+def _refused(command: str, place: str, reason: str) -> DopsdError:
+    return DopsdError(
+        f"{command}: {place}: {reason}; MLFLOW_TRACKING_URI or tracking.uri names the server",
+        code=Code.TRACKING_REFUSED,
+    )
+
+
+def _start() -> str:
+    start = start_command("MLflow")
+    sourced = ", then `source work/services/env`" if start == "make up" else ""
+    return f" Or start a server with `{start}`{sourced}."
+
+
+def bad_request(message: str) -> MlflowException:
+    """Return the error that MLflow's model server answers with status 400 and this message."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import BAD_REQUEST
+
+    return MlflowException(message, error_code=BAD_REQUEST)

@@ -10,12 +10,46 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dopsd.core.metrics import Metric
-from dopsd.tracking.other_metrics import RUN_COST, TEACHER
-from dopsd.tracking.percent import SHOWN_IN_PERCENT, percent_name
+from dopsd.tracking.client import SHOWN_IN_PERCENT, percent_name
 from dopsd.training.metrics import COUNTERS, TRAINING
 
 if TYPE_CHECKING:
     from dopsd.core.registry import Registry
+
+RUN_TOTALS = "dopsd.tracking.publish_run.run_cost"
+HOURS = "dopsd.tracking.publish_run.device_hours"
+RUN_COST = {
+    "cost/gpu_hours": Metric(
+        "GPU-hours",
+        "sum of `time/update_seconds` of all updates times the GPUs that made them, over all"
+        " segments of an interrupted run; without starts, evaluations, and updates that a kill"
+        " lost; absent of a run from DVC's cache",
+        HOURS,
+    ),
+    "cost/cpu_hours": Metric(
+        "CPU-hours",
+        "the same for updates without a GPU: sum of `time/cpu_seconds` times the processes",
+        HOURS,
+    ),
+    "cost/trajectories": Metric("sequences", "`trajectories` at the end of training", RUN_TOTALS),
+    "cost/rollouts": Metric("rollouts", "`rollouts` at the end of training", RUN_TOTALS),
+    "cost/sampled_tokens": Metric("tokens", "`sampled_tokens` at the end of training", RUN_TOTALS),
+}
+
+VERIFY = "dopsd.pipeline.stages.verify_teacher.Verification._scores"
+TEACHER = {
+    "pass@1": Metric("share", "accuracy of the base's greedy answer", VERIFY),
+    "pass@{attempts}": Metric("share", "accuracy of the best of so many sampled answers", VERIFY),
+    "teacher at {ratio}": Metric(
+        "share", "accuracy of a greedy answer that sees this share of its best answer", VERIFY
+    ),
+    "gold answer at {ratio}": Metric(
+        "share",
+        "the same, of the gold answer, in a place of its greedy answer that the verifier reads;"
+        " nothing is shown without one; `solver's answer` where a solver knows it",
+        VERIFY,
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +66,7 @@ def own_metrics(registry: Registry, name: str) -> dict[str, Metric]:
     return getattr(registry.module(name, "config"), "METRICS", {})
 
 
-REPORT = "dopsd.evaluation.report.report"
+REPORT = "dopsd.evaluation.evaluator.report"
 COMPARE = "dopsd.pipeline.stages.test.compare"
 BEST = "dopsd.tracking.publish_run._best_metrics"
 ROW = "dopsd.analysis.tables.row_of"
@@ -143,7 +177,7 @@ MLFLOW = {
     **RUN_COST,
     **{
         percent_name(name): Metric(
-            "percent", f"`{name}` times 100, for charts", "dopsd.tracking.percent.with_percent"
+            "percent", f"`{name}` times 100, for charts", "dopsd.tracking.client.with_percent"
         )
         for name in SHOWN_IN_PERCENT
     },

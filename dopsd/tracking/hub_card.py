@@ -12,8 +12,17 @@ from markupsafe import escape
 
 from dopsd.core.files import read_json
 from dopsd.tasks.common.config import Source
-from dopsd.tracking.model_card import base_digests, joined, kind, parts, tags, title
-from dopsd.tracking.model_origin import Origin, data_digests, trained_commit
+from dopsd.tracking.model_card import (
+    Origin,
+    base_digests,
+    data_digests,
+    joined,
+    kind,
+    parts,
+    tags,
+    title,
+    trained_commit,
+)
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult

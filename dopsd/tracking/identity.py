@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.palette import run_colour
 from dopsd.tracking.client import Identity, tracking_uri
-from dopsd.tracking.methods import variant
-from dopsd.tracking.run_colours import COLOUR_TAG
+from dopsd.tracking.dashboard import COLOUR_TAG
+from dopsd.tracking.model_card import variant
 from dopsd.training.run_identity import first_code
 from dopsd.training.run_settings import scratch_folder
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from dopsd.core.files import read_json
+from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.algorithms.variants import how, label, variant_of
+from dopsd.core.files import WORK, read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.percent import gap, percent, within
+from dopsd.core.registry import first_line
 from dopsd.models.files import base_files
 from dopsd.models.measured_on import in_words
 from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.registry import package_of
-from dopsd.tracking.methods import about, about_method, method_name
+from dopsd.training.machine import MACHINE
+from dopsd.training.resuming import object_of
 
 if TYPE_CHECKING:
+    from dopsd.core.paths import RunKey
     from dopsd.evaluation.config import EvaluateConfig
-    from dopsd.tracking.model_origin import Origin
     from dopsd.training.run_settings import RunSettings
 
 WEIGHTS = ".safetensors"
@@ -245,3 +251,67 @@ def _flat(settings: dict[str, Any]) -> str:
     return ", ".join(
         f"{key} {text}" for key, text in texts.items() if text not in (None, "", False)
     )
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a run's results came from, and where its checkpoint is."""
+
+    data: dict[str, str]  # DVC's md5 of each split
+    commit: str | None  # git commit of the code, with `+` if files differed; None: not recorded
+    address: str  # of the checkpoint, such as models:/m-1234
+
+
+def trained_commit(key: RunKey) -> str | None:
+    """Return the git commit that trained a run, with `+` if tracked files differed from it.
+
+    Returns:
+        None for a run from DVC's cache, or from outside a repository.
+    """
+    fingerprint = read_json(key.folder / "train.json", "dopsd train")["fingerprint"]
+    parts = object_of(WORK / fingerprint / MACHINE).get("parts", [])
+    recorded: str | None = parts[-1].get("commit") if parts else None
+    return recorded
+
+
+def data_digests(task: str) -> dict[str, str]:
+    """Return DVC's md5 of each split of a task, from dvc.lock."""
+    lock = Path("dvc.lock")
+    stages = (
+        (yaml.safe_load(lock.read_text(encoding="utf-8")) or {}).get("stages", {})
+        if lock.is_file()
+        else {}
+    )
+    outs = [
+        out
+        for name, stage in stages.items()
+        if name.startswith("prepare")
+        for out in stage.get("outs", [])
+    ]
+    outs = [out for out in outs if out["path"].endswith(".jsonl")]
+    return {
+        Path(out["path"]).stem: out["md5"]
+        for out in outs
+        if Path(out["path"]).parts[:2] == ("data", task)
+    }
+
+
+def about(package: str) -> str:
+    """Return what a task or an algorithm is: the first line of its package, without full stop."""
+    return first_line(package).rstrip(".") or package.rpartition(".")[2]
+
+
+def variant(run: RunSettings) -> str:
+    """Return the name of the method that the run's settings are; empty: the algorithm's."""
+    return variant_of(run.kind, run.algorithm)
+
+
+def method_name(run: RunSettings) -> str:
+    """Return the name of the run's method: `espo (GDSD)`."""
+    return label(run.key.method, variant(run))
+
+
+def about_method(run: RunSettings) -> str:
+    """Return what the run's method is, without full stop."""
+    name = variant(run)
+    return how(run.kind, name).rstrip(".") if name else about(ALGORITHMS.packages[run.kind])

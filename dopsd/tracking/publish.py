@@ -16,8 +16,7 @@ from dopsd.core.files import read_json, write_json
 from dopsd.core.paths import LOG, PUBLISHED
 from dopsd.core.progress import log
 from dopsd.core.tables import read_log, read_table
-from dopsd.tracking.client import connect, shown, sync, tracking_uri
-from dopsd.tracking.errors import one_line
+from dopsd.tracking.client import connect, one_line, shown, sync, tracking_uri
 from dopsd.tracking.identity import identity
 from dopsd.tracking.model_registry import promote_champion
 from dopsd.tracking.pages import save_pages

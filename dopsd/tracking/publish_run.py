@@ -7,17 +7,24 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.files import read_json
+from dopsd.core.files import WORK, read_json
 from dopsd.core.fingerprint import sha256
-from dopsd.core.paths import report_folder
-from dopsd.core.tables import read_table
+from dopsd.core.metrics import COUNTED
+from dopsd.core.paths import LOG, report_folder
+from dopsd.core.tables import read_log, read_table
 from dopsd.evaluation.curve import curve_of
 from dopsd.models.adapter_files import identity
 from dopsd.models.measured_on import fields
-from dopsd.tracking.client import tag_measured, tracking_uri
+from dopsd.tracking.client import (
+    Point,
+    log_missing,
+    log_once,
+    tag_measured,
+    tracking_uri,
+    with_percent,
+)
 from dopsd.tracking.flavour import flavour_of
-from dopsd.tracking.model_card import card, description
-from dopsd.tracking.model_origin import Origin, data_digests, trained_commit
+from dopsd.tracking.model_card import Origin, card, data_digests, description, trained_commit
 from dopsd.tracking.model_registry import (
     ACCURACY,
     DIGEST_TAG,
@@ -27,18 +34,18 @@ from dopsd.tracking.model_registry import (
     log_model,
     register,
 )
-from dopsd.tracking.percent import with_percent
-from dopsd.tracking.points import Point, log_missing, log_once
-from dopsd.tracking.run_cost import run_cost
+from dopsd.training.machine import MACHINE
+from dopsd.training.resuming import object_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel
 
     from dopsd.core.paths import RunKey
     from dopsd.tracking.publish import Publication
     from dopsd.training.run_settings import RunSettings
-
 
 PAGE = 100  # models of an answer of the server
 
@@ -231,3 +238,46 @@ def _register(
         text = description(name, tracked.key.task, tracked.run.model.path)
         client.update_registered_model(name, text)
     return version
+
+
+HOUR = 3600.0  # seconds
+
+
+def run_cost(key: RunKey) -> dict[str, float]:
+    """Return the cost of a finished run as metrics of MLflow.
+
+    Hours are of the updates of all processes that trained the run, one after the other: a resumed
+    run has them all in its log. They are unknown of a run from DVC's cache.
+    """
+    totals = read_json(key.folder / "train.json", "dopsd train")
+    scratch = WORK / totals["fingerprint"]
+    rows = read_log(scratch / LOG) if (scratch / LOG).is_file() else []
+    parts = object_of(scratch / MACHINE).get("parts", [])
+    counts = {f"cost/{name}": float(totals[name]) for name in COUNTED if name in totals}
+    return counts | device_hours(rows, parts)
+
+
+def device_hours(
+    rows: Sequence[dict[str, float]], parts: Sequence[dict[str, Any]]
+) -> dict[str, float]:
+    """Return GPU-hours of updates that GPUs made, and CPU-hours of those that processors made.
+
+    Args:
+        rows: the log: a row for each update.
+        parts: the record of machines; each begins after its `after_update`, and names the device of
+            each process.
+
+    Returns:
+        GPU-hours: wall time times GPUs. CPU-hours: time of the first process' threads, times the
+        processes. Either is absent without such updates, both without a record.
+    """
+    hours: dict[str, float] = {}
+    for row in rows:
+        devices = [part["devices"] for part in parts if part["after_update"] < row["update"]]
+        if not devices:
+            continue
+        is_cpu = "(CPU" in devices[-1][0]
+        seconds = row.get("time/cpu_seconds", 0.0) if is_cpu else row["time/update_seconds"]
+        name = "cost/cpu_hours" if is_cpu else "cost/gpu_hours"
+        hours[name] = hours.get(name, 0.0) + seconds * len(devices[-1]) / HOUR
+    return hours

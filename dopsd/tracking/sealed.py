@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.fingerprint import sha256
-from dopsd.models.adapter_config import shape_of
-from dopsd.models.adapter_files import DIGESTS, checkpoint_names, read_digests
+from dopsd.models.adapter_files import DIGESTS, checkpoint_names, read_digests, shape_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,9 +13,8 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK
 from dopsd.core.paths import RUNS
-from dopsd.models.adapter_config import lora_of
-from dopsd.models.adapter_files import ADAPTER, has_all_weights
-from dopsd.models.architecture import read_config
+from dopsd.models.adapter_files import ADAPTER, has_all_weights, lora_of
+from dopsd.models.registry import read_config
 from dopsd.training import checkpoint
 from dopsd.training.resuming import object_of, record_of
 

@@ -16,8 +16,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import RUNS, RunKey
-from dopsd.models.adapter_config import check_shape
-from dopsd.models.adapter_files import ADAPTER, has_all_weights, identity
+from dopsd.models.adapter_files import ADAPTER, check_shape, has_all_weights, identity
 from dopsd.models.checkpoint_files import INDEX
 
 if TYPE_CHECKING:

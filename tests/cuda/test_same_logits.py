@@ -11,9 +11,9 @@ from hub_toys import save_hub
 from torch import Tensor
 from toys import save_toy
 
-from dopsd.models.architecture import ARCHITECTURES
 from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.llm_policy import LlmPolicy, load_policy
+from dopsd.models.registry import ARCHITECTURES
 
 pytestmark = pytest.mark.cuda
 HUB_NAMES = {"a2d_llama": "a2d-llama", "a2d_qwen3": "a2d-qwen3", "dream": "Dream"}

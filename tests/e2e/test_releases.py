@@ -13,7 +13,7 @@ from conftest import ROOT, write_params
 
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
-from dopsd.models.adapter_config import lora_of
+from dopsd.models.adapter_files import lora_of
 
 
 @pytest.fixture

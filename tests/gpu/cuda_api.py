@@ -22,7 +22,7 @@ NAME = "pretended H100 80GB"
 CAPACITY = int(80e9)
 BEFORE = (  # libraries that would load their parts for CUDA
     *("torch._dynamo", "transformers", "accelerate", "peft.tuners.lora"),
-    "dopsd.models.lowrank",
+    "dopsd.models.lora",
 )
 
 

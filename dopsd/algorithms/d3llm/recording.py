@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dopsd.core.files import WORK
+from dopsd.core.files import WORK, append_lines, read_lines
 from dopsd.core.fingerprint import fingerprint
-from dopsd.core.jsonl import append_lines, read_lines
 from dopsd.core.progress import Progress
 from dopsd.core.rng import key_from
 from dopsd.models.backends import resolved

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
-from dopsd.models.architecture import ARCHITECTURES
+from dopsd.models.registry import ARCHITECTURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy
 
-from dopsd.models.token_counts import TokenCounts, token_counts
+from dopsd.models.tokenizer import TokenCounts, token_counts
 from dopsd.pipeline.own_task.findings import SHOWN
 
 if TYPE_CHECKING:

@@ -19,9 +19,8 @@ from torch import Tensor
 
 from dopsd.analysis.figures import axes_of, percent_axis, save_figure
 from dopsd.core.extras import require
-from dopsd.core.files import WORK, fresh_folder, write_json
+from dopsd.core.files import WORK, append_lines, fresh_folder, read_lines, write_json
 from dopsd.core.fingerprint import fingerprint
-from dopsd.core.jsonl import append_lines, read_lines
 from dopsd.core.paths import REPORTS
 from dopsd.core.progress import Progress, log
 from dopsd.core.statistics import bootstrap, wilson

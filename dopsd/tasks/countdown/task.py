@@ -14,9 +14,19 @@ from dopsd.tasks.common.answers import closed, score_by_rule
 from dopsd.tasks.common.asking import no_longer_than
 from dopsd.tasks.common.rows import RowTask, named_apart
 from dopsd.tasks.common.splits import draw, split_of, stream
-from dopsd.tasks.countdown.arithmetic import ALL, PLAIN, numbers, value
-from dopsd.tasks.countdown.extraction import extract, extract_strict
-from dopsd.tasks.countdown.problems import habit, make_problem, problem_from, prompt_of, working
+from dopsd.tasks.countdown.arithmetic import (
+    ALL,
+    PLAIN,
+    extract,
+    extract_strict,
+    habit,
+    make_problem,
+    numbers,
+    problem_from,
+    prompt_of,
+    value,
+    working,
+)
 from dopsd.tasks.countdown.solver import solve
 
 if TYPE_CHECKING:

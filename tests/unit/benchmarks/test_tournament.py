@@ -10,8 +10,7 @@ import yaml
 from conftest import ROOT, small_params
 
 from dopsd.core.errors import DopsdError
-from dopsd.core.files import write_json
-from dopsd.core.jsonl import read_lines
+from dopsd.core.files import read_lines, write_json
 
 sys.path.insert(0, str(ROOT))
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dopsd.core.progress import Progress
-from dopsd.core.stall import stalled_after
+from dopsd.core.progress import Progress, stalled_after
 from dopsd.pipeline.run_progress import stage_progress
 
 

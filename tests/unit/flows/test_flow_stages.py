@@ -22,8 +22,7 @@ from prefect.utilities.callables import parameter_schema
 from prefect.utilities.importtools import import_object
 
 from dopsd.config import profiles
-from dopsd.config.algorithms import AlgorithmsConfig
-from dopsd.config.tasks import TasksConfig
+from dopsd.config.tasks import AlgorithmsConfig, TasksConfig
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.paths import RunKey

@@ -16,7 +16,7 @@ from prefect import flow, get_run_logger, tags, task
 from prefect.client.orchestration import get_client
 from prefect.testing.utilities import prefect_test_harness
 
-from dopsd.core.stall import FEWEST
+from dopsd.core.progress import FEWEST
 from flows import artifacts, stalls
 from flows.artifacts import ProgressBar
 from flows.running import begin, run
@@ -26,8 +26,8 @@ TRAIN = """
 import os
 from pathlib import Path
 from dopsd.cli.main import main
-from dopsd.core import stall
-stall.FLOOR = 3.0
+from dopsd.core import progress
+progress.FLOOR = 3.0
 Path("pid").write_text(str(os.getpid()))
 raise SystemExit(main(["train"]))
 """

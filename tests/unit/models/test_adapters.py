@@ -22,12 +22,17 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from dopsd.cli.main import main
 from dopsd.core.errors import DopsdError
-from dopsd.models.adapter_config import COMPUTED, HARMLESS, REFUSED, lora_of
-from dopsd.models.adapter_files import ADAPTER
+from dopsd.models.adapter_files import ADAPTER, COMPUTED, HARMLESS, REFUSED, lora_of
 from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.llm_policy import LlmPolicy, load_policy
-from dopsd.models.lora import adapter_tensors, attach, block_modules, load_adapter, save_config
-from dopsd.models.lowrank import LowRankLinear
+from dopsd.models.lora import (
+    LowRankLinear,
+    adapter_tensors,
+    attach,
+    block_modules,
+    load_adapter,
+    save_config,
+)
 from dopsd.pipeline.export import export
 
 LORA = AdapterConfig(r=2, alpha=4, dropout=0.0, targets=["ff_out", "q_proj"])

@@ -13,10 +13,10 @@ from toys import rewrite, save_toy
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.errors import DopsdError
-from dopsd.models.architecture import ARCHITECTURES, config_class, registering_module
 from dopsd.models.config import ModelConfig
 from dopsd.models.llada import LladaConfig, LladaForMaskedLM
 from dopsd.models.llm_policy import load_policy
+from dopsd.models.registry import ARCHITECTURES, config_class, registering_module
 from dopsd.training.run_policy import refuse_unseen
 
 SHIFTED = """

@@ -10,9 +10,9 @@ from hub_toys import save_hub
 from torch import Tensor
 
 from dopsd.core.errors import DopsdError
-from dopsd.models.architecture import config_of
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import LlmPolicy, load_policy
+from dopsd.models.registry import config_of
 from dopsd.models.sdar.architecture import SdarConfig
 
 SIZE = 4  # tokens of a block

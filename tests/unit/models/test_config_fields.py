@@ -12,7 +12,7 @@ from toys import rewrite, toy
 
 from dopsd.cli.main import main
 from dopsd.core.errors import DopsdError
-from dopsd.models.architecture import read_config
+from dopsd.models.registry import read_config
 
 UNKNOWN = "which is not verified for this model; remove what changes nothing"
 

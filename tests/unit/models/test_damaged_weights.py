@@ -14,8 +14,7 @@ from garbage import refused
 from safetensors.torch import load, save_file
 from weights import adapter, policy
 
-from dopsd.models.adapter_config import lora_of
-from dopsd.models.adapter_files import ADAPTER, read_adapter
+from dopsd.models.adapter_files import ADAPTER, lora_of, read_adapter
 from dopsd.models.lora import load_adapter
 from dopsd.training import checkpoint
 

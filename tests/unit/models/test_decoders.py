@@ -16,12 +16,12 @@ from toys import rewrite
 from transformers import PreTrainedTokenizerFast
 
 from dopsd.core.errors import DopsdError
-from dopsd.models.architecture import read_config
+from dopsd.models.checkpoint_files import file_values, whole_tensors
 from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.embedded import build_tokenizer
 from dopsd.models.llm_policy import load_policy
+from dopsd.models.registry import read_config
 from dopsd.models.text import prompt_text
-from dopsd.models.whole_files import file_values, whole_tensors
 
 
 def literal(raw: dict, w: dict[str, Tensor], ids: Tensor, keep: Tensor) -> Tensor:

@@ -13,9 +13,8 @@ from hub_toys import save_hub
 from toys import rewrite
 
 from dopsd.core.errors import DopsdError
-from dopsd.models.architecture import read_config
 from dopsd.models.loading import build_model
-from dopsd.models.published import published
+from dopsd.models.registry import published, read_config
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,10 @@ from tokenizers.pre_tokenizers import ByteLevel
 from toys import rewrite
 
 from dopsd.core.errors import DopsdError
-from dopsd.models.architecture import ARCHITECTURES, read_config
 from dopsd.models.checkpoint_files import expected_shapes
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import load_policy
-from dopsd.models.published import published
+from dopsd.models.registry import ARCHITECTURES, published, read_config
 from dopsd.models.tokenizer import load_tokenizer
 
 CONFIGS = json.loads(Path(__file__).with_name("published_configs.json").read_text())

@@ -18,10 +18,10 @@ from trained_toys import BASE, BLOCKS, TARGETS, has_blocks, settings
 
 from dopsd.core.errors import DopsdError
 from dopsd.core.tensor_files import load_tensors
-from dopsd.models.architecture import ARCHITECTURES, config_class
 from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.models.loading import build_model, nf4
+from dopsd.models.registry import ARCHITECTURES, config_class
 
 OTHERS = ["Dream", "sdar", "llada2_moe"]
 

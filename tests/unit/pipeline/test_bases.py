@@ -16,11 +16,10 @@ from dopsd.cli.main import main
 from dopsd.config import profiles
 from dopsd.config.loading import checked
 from dopsd.core.errors import DopsdError
-from dopsd.models.architecture import ARCHITECTURES
 from dopsd.models.backends import attention_of
 from dopsd.models.checkpoint_files import expected_shapes
 from dopsd.models.config import ModelConfig
-from dopsd.models.published import Published, published
+from dopsd.models.registry import ARCHITECTURES, Published, published
 from dopsd.pipeline.base_fit import block_faults
 from dopsd.pipeline.bases import inspect, list_bases
 

@@ -20,7 +20,7 @@ from dopsd.models.llada import LladaConfig, LladaForMaskedLM
 from dopsd.models.llm_policy import load_policy
 from dopsd.models.lora import adapter_tensors, load_adapter, save_config
 from dopsd.models.memory import held, is_measurable, peak
-from dopsd.models.merging import adapted_layers
+from dopsd.models.merged_files import adapted_layers
 from dopsd.pipeline import export
 
 LORA = AdapterConfig(r=2, alpha=4, dropout=0.0, targets=["ff_out", "q_proj"])
@@ -104,7 +104,7 @@ def test_a_disk_without_room_is_named_before_anything_is_written(
     size = sum(p.numel() for p in toy().parameters()) * 2
     disk = SimpleNamespace(free=size - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)
-    monkeypatch.setattr("dopsd.models.whole_files.save_tensors", pytest.fail)
+    monkeypatch.setattr("dopsd.models.checkpoint_files.save_tensors", pytest.fail)
     with pytest.raises(DopsdError, match=r"needs 0\.0 GB.*Free some space"):
         merged(folder, "bfloat16")
     assert {p.name for p in folder.iterdir()} == {"base", "adapter"}

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from dopsd.core.errors import DopsdError
 from dopsd.core.statistics import bootstrap, wilson
 from dopsd.core.types import Problem, Score
-from dopsd.evaluation.report import report
+from dopsd.evaluation.evaluator import report
 from dopsd.rollout.collector import RolloutCollector
 from dopsd.rollout.config import CollectorConfig, SamplingConfig
 from dopsd.rollout.prompts import PromptSet

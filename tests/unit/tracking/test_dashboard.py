@@ -17,10 +17,8 @@ from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.cli.main import main
 from dopsd.core.palette import NEUTRAL, PALETTE, shade_of
 from dopsd.tracking import dashboard
-from dopsd.tracking.chart_range import readable_range
-from dopsd.tracking.client import Identity, connect, find_run, send
-from dopsd.tracking.percent import with_percent
-from dopsd.tracking.points import log_once
+from dopsd.tracking.client import Identity, connect, find_run, log_once, send, with_percent
+from dopsd.tracking.dashboard import readable_range
 
 PAPERS_MODEL = "GSAI-ML/LLaDA-8B-Instruct"
 

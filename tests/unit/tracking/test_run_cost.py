@@ -9,7 +9,7 @@ from cells import finished
 
 from dopsd.core.files import read_json, write_json
 from dopsd.core.paths import RunKey
-from dopsd.tracking.run_cost import device_hours, run_cost
+from dopsd.tracking.publish_run import device_hours, run_cost
 
 CPU, GPU = "Some Processor (CPU, 2 threads)", "NVIDIA H100 80GB HBM3"
 

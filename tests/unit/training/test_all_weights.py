@@ -21,7 +21,7 @@ from dopsd.core.fingerprint import sha256
 from dopsd.core.tables import read_table
 from dopsd.distributed.accelerate_group import all_processes
 from dopsd.evaluation.evaluator import Evaluator
-from dopsd.models import whole_files
+from dopsd.models import checkpoint_files
 from dopsd.models.checkpoint_files import INDEX, file_tensors
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import LlmPolicy, load_policy
@@ -81,7 +81,7 @@ def test_the_moving_average_of_all_weights_is_the_one_computed_by_hand(project):
 
 
 def test_a_killed_run_continues_to_the_same_bytes(project, monkeypatch):
-    monkeypatch.setattr(whole_files, "SHARD", "32KB")
+    monkeypatch.setattr(checkpoint_files, "SHARD", "32KB")
     write_params(**ALL, method__d_opsd__teacher="ema", train__updates=5)
     whole = assert_continues_to_the_same_bytes(monkeypatch, digests)
     assert len([name for name in whole if "step-000005/model-0000" in name]) > 3

@@ -14,8 +14,8 @@ from conftest import ROOT, stop_in, write_params
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.cli.main import main
-from dopsd.config.algorithms import AlgorithmsConfig
 from dopsd.config.loading import load_params
+from dopsd.config.tasks import AlgorithmsConfig
 from dopsd.core.fingerprint import sha256
 from dopsd.training.run_settings import scratch_folder
 from dopsd.training.trainer import Trainer

@@ -17,8 +17,8 @@ from conftest import stop_in, write_params
 from toy_runs import OUT, adapter_digests, die_at, train
 
 from dopsd.cli.main import main
-from dopsd.config.algorithms import AlgorithmsConfig
 from dopsd.config.loading import load_params
+from dopsd.config.tasks import AlgorithmsConfig
 from dopsd.core.fingerprint import sha256
 from dopsd.core.tables import read_log, read_table
 from dopsd.core.tensor_files import load_tensors, save_tensors

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, field_validator
 from dopsd.core.errors import unknown
 from dopsd.core.files import WORK
 from dopsd.core.settings import Count, Section
-from dopsd.tasks.custom.verifiers.patterns import ANSWER, valid_pattern, with_known_names
+from dopsd.tasks.custom.verifiers.texts import ANSWER, valid_pattern, with_known_names
 
 EXTERNAL = PurePosixPath("data/external")  # the folder of files that DVC watches
 

@@ -10,7 +10,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import require
 from dopsd.tasks.common.json_files import unambiguous
-from dopsd.tasks.custom.patterns import search
+from dopsd.tasks.custom.answers import search
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from decimal import Context, Decimal, DecimalException
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import regex
 
-from dopsd.tasks.custom.patterns import matches
-from dopsd.tasks.custom.verifiers.patterns import ANSWER
+from dopsd.tasks.common.numbers import numbers, only_number
+from dopsd.tasks.custom.answers import matches
 
 if TYPE_CHECKING:
     from dopsd.core.types import Problem
-    from dopsd.tasks.custom.verifiers.config import ChoiceConfig, ExactConfig, RegexConfig
-
+    from dopsd.tasks.custom.verifiers.config import (
+        ChoiceConfig,
+        ExactConfig,
+        NumberConfig,
+        RegexConfig,
+    )
 
 PUNCTUATION = regex.compile(  # group 1 stays: between digits, and the sign or point before them
     r"((?<=\d)\p{P}(?=\d)|(?<!\w)\p{Pd}?\.?(?=\d))|\p{P}"
@@ -132,3 +137,69 @@ class Pattern:
         """Return 1 for a match, else 0."""
         pattern = self.pattern.replace(ANSWER, regex.escape(problem.answer, special_only=True))
         return float(matches(pattern, answer))
+
+
+EXACTLY = Context(prec=200)  # digits of a difference
+
+
+class Number:
+    """Right if the answer is the same number; decimals are compared exactly."""
+
+    def __init__(self, config: NumberConfig) -> None:
+        self.absolute = Decimal(str(config.tolerance))
+        self.relative = Decimal(str(config.relative_tolerance))
+        self.which = {"first": 0, "last": -1}[config.which]
+        self.decimal = config.decimal
+
+    def value(self, text: str) -> Decimal | None:
+        """Return the number that counts in a text; None without one."""
+        values = numbers(text, self.decimal)
+        return values[self.which] if values else None
+
+    def fault(self, answer: str) -> str | None:
+        """Require one number and nothing else."""
+        if only_number(answer, self.decimal) is not None:
+            return None
+        example = {".": "-1,000.5", ",": "-1.000,5"}[self.decimal]
+        return f"one number alone, with the decimal mark {self.decimal!r} as in {example},"
+
+    def score(self, problem: Problem, answer: str) -> float:
+        """Return 1 for the same number, else 0."""
+        found, gold = self.value(answer), only_number(problem.answer, self.decimal)
+        if found is None or gold is None:
+            return 0.0
+        try:
+            difference = abs(EXACTLY.subtract(found, gold))
+            allowed = max(self.absolute, EXACTLY.multiply(self.relative, abs(gold)))
+        except DecimalException:
+            return 0.0
+        return float(difference <= allowed)
+
+
+ANSWER = "{answer}"  # in a pattern: the row's answer
+NAME = r"(?<!\\[pPN])\{[A-Za-z_]\w*\}"  # a word in braces, which is no quantifier and no \p{class}
+
+
+def valid_pattern(pattern: str) -> str:
+    """Return the pattern if it is a regular expression.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    try:
+        regex.compile(pattern.replace(ANSWER, "x"))
+    except regex.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    return pattern
+
+
+def with_known_names(pattern: str) -> str:
+    """Return the pattern if it has no other name in braces than the answer's.
+
+    Raises:
+        ValueError: if it has, since it would match only these very characters.
+    """
+    others = [name for name in regex.findall(NAME, pattern) if name != ANSWER]
+    if others:
+        raise ValueError(f"{others[0]} is unknown; only {ANSWER}, the row's answer, is filled in")
+    return pattern
