@@ -21,10 +21,10 @@ from torch import Tensor
 from versus import measured
 
 from dopsd.models.config import ModelConfig
-from dopsd.models.embedded import build_tokenizer
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.models.loading import build_model
 from dopsd.models.sdar.architecture import SdarConfig
+from dopsd.models.text import build_tokenizer
 from dopsd.rollout.config import Decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
 

@@ -102,7 +102,7 @@ def tokenizer(base: str, config: DenoiserConfig) -> PreTrainedTokenizerFast:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    from dopsd.models.embedded import CHARACTERS
+    from dopsd.models.text import CHARACTERS
 
     named = NAMED[base]
     words = dict(enumerate(CHARACTERS)) | named

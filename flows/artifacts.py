@@ -21,7 +21,7 @@ from prefect.exceptions import PrefectException
 from dopsd.core.paths import RunKey
 from dopsd.core.tables import read_table
 from dopsd.evaluation.curve import curve_of, started_from
-from dopsd.pipeline.run_progress import stage_progress
+from dopsd.pipeline.run_view import stage_progress
 from flows import server
 from flows.running import OutputListener
 from flows.stalls import flag

@@ -20,9 +20,7 @@ from prefect.client.schemas.objects import Artifact, FlowRun, StateType, TaskRun
 from prefect.client.schemas.sorting import ArtifactSort, TaskRunSort
 
 from dopsd.pipeline import run_view
-from dopsd.pipeline.run_logs import newest_log
-from dopsd.pipeline.run_progress import clock
-from dopsd.pipeline.run_view import RunView, Stage
+from dopsd.pipeline.run_view import RunView, Stage, clock, newest_log
 from dopsd.tracking.client import shown, start_command
 from flows import finding, submission
 

@@ -15,8 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from dopsd.pipeline.run_logs import new_log
-from dopsd.pipeline.run_progress import exit_code, reason
+from dopsd.pipeline.run_view import exit_code, new_log, reason
 from flows import server
 from flows.guard import LOCK
 

@@ -22,8 +22,7 @@ from dopsd.core.environment import proxies
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
-from dopsd.pipeline.run_progress import saved
-from dopsd.pipeline.run_view import INTERRUPTED
+from dopsd.pipeline.run_view import INTERRUPTED, saved
 from dopsd.tracking.client import SERVICES, shown, start_command
 from flows import server
 

@@ -12,9 +12,8 @@ from prefect.client.schemas.objects import FlowRun, StateType
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.pipeline.run_progress import split_code
 from dopsd.pipeline.run_request import RunRequest, check
-from dopsd.pipeline.run_view import INTERRUPTED, Display, RunView, expected_stages
+from dopsd.pipeline.run_view import INTERRUPTED, Display, RunView, expected_stages, split_code
 from flows import server, submission
 from flows.run_state import view_of
 

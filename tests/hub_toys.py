@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForMaskedLM
 
-from dopsd.models.embedded import build_tokenizer
 from dopsd.models.registry import read_config
+from dopsd.models.text import build_tokenizer
 
 ABSENT = "absent"  # a field that files do not name
 COMMON = {

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dopsd.models.kernels import operators
-from dopsd.models.kernels.plain import rope_tables
+from dopsd.models.kernels.operators import rope_tables
 
 SINGLE = 2.0**-24  # unit roundoff of float32
 

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-from dopsd.models.embedded import CHARACTERS, build_tokenizer
 from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.llada.modeling import LladaForMaskedLM
+from dopsd.models.text import CHARACTERS, build_tokenizer
 
 SHAPE = {
     "d_model": 32,

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from dopsd.models.kernels.plain import Kernels, rope_tables
+from dopsd.models.kernels.operators import Kernels, rope_tables
 
 PACKAGES = ("torch", "triton", "transformers", "peft", "liger-kernel", "numpy", "flash-attn")
 QUERY = "name,driver_version,memory.total,memory.used,clocks.sm,power.draw,temperature.gpu"

@@ -14,14 +14,16 @@ from dopsd.core.fingerprint import sha256
 from dopsd.core.keys import key_from
 from dopsd.core.metrics import COUNTED
 from dopsd.core.paths import LOG, RunKey
+from dopsd.core.percent import percent
 from dopsd.core.statistics import bootstrap
 from dopsd.core.tables import read_log, read_table
 from dopsd.evaluation.curve import curve_of
 from dopsd.models.adapter_files import identity
+from dopsd.models.backends import NONE, PACKAGES, UNKNOWN, fields
 from dopsd.training.start import RUN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 STEP = "step-"  # begins the name of a checkpoint's folder
 COSTS = {"updates": "updates", "rollouts": "rollouts", "seconds": "training time (s)"}  # x axes
@@ -173,3 +175,105 @@ def paired_over_seeds(
     means = numpy.einsum("rs,sp,rp->r", of_seeds, values, of_problems, optimize=True) / values.size
     low, high = numpy.quantile(means, [0.025, 0.975])
     return float(values.mean()), (float(low), float(high))
+
+
+Records = list[dict[str, Any]]
+SHOWN = 4  # names of runs in a line
+COARSE = ("dtype", "quantization")
+UNCHANGING = {"batch_size", "dopsd"}  # fields that hardly change an answer of the same base
+ROUNDING = "it rounds differently, which can change single answers"
+MEANINGS = {
+    "device": "elsewhere, the same code scored 77.5 on one kind of GPU and 72.8 on another",
+    **dict.fromkeys(COARSE, "coarser numbers change answers, and accuracy by several points"),
+    "batch_size": "on a GPU it changes the rounding, which can change single answers",
+    "dopsd": "another release may decode or score differently; its changelog says so",
+    **dict.fromkeys(PACKAGES[1:], "another version may round differently"),
+}
+
+
+def differences(measured: Mapping[str, Records]) -> list[str]:
+    """Return a line for each field in which scores were measured differently.
+
+    Scores without a record, of older releases, get one line if others have one.
+
+    Args:
+        measured: the records `measured_on` by the name of what was scored.
+    """
+    known = {name: fields(records) for name, records in measured.items() if records}
+    unknown = [name for name in measured if name not in known]
+    lines = [_line(field, known) for field in _differing(known)]
+    if known and unknown:
+        lines.append(
+            f"device {UNKNOWN} of {_listed(unknown)}: tested by a release that did not record it,"
+            " so it may have been another one"
+        )
+    return lines
+
+
+def between_sides(comparison: Mapping[str, Any]) -> list[str]:
+    """Return how base and trained model of a test result were measured differently."""
+    sides = {"base": "base", "best": "trained model"}
+    return differences({name: _records(comparison[side]) for side, name in sides.items()})
+
+
+def between_runs(runs: Sequence[Finished]) -> list[str]:
+    """Return how runs were measured differently: each run's base and trained model, then the runs.
+
+    Runs of different tasks are not compared.
+    """
+    lines = [f"{run.name}: {text}" for run in runs for text in between_sides(run.tested)]
+    for task in dict.fromkeys(run.task for run in runs):
+        members = [run for run in runs if run.task == task]
+        found = differences({run.name: records_of(run.tested) for run in members})
+        lines += found
+        bases = {percent(run.tested["base"]["accuracy"]) for run in members}
+        if found and len(bases) > 1:
+            lines.append(
+                f"{task}: the base alone scores from {min(bases, key=float)} to"
+                f" {max(bases, key=float)}: compare a run with its own base, and make sure that"
+                " the base is the same"
+            )
+    return lines
+
+
+def rounds_differently(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Return whether the same model may answer differently in two reports, as both record.
+
+    With another dtype or quantization it is another model. Another batch size or release of dopsd
+    alone is no reason: the bases may then be two.
+    """
+    a, b = (fields(_records(report)) for report in (first, second))
+    differing = {name for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
+    return bool(a and b) and bool(differing - UNCHANGING) and not differing & set(COARSE)
+
+
+def records_of(comparison: Mapping[str, Any]) -> Records:
+    """Return what measured base and trained model of a test result."""
+    return [record for side in ("base", "best") for record in _records(comparison[side])]
+
+
+def _records(side: Mapping[str, Any]) -> Records:
+    records: Records = side.get("measured_on", [])  # earlier releases: none
+    return records
+
+
+def _differing(known: Mapping[str, dict[str, str]]) -> list[str]:
+    names = dict.fromkeys(name for values in known.values() for name in values)
+    return [
+        name for name in names if len({values.get(name, NONE) for values in known.values()}) > 1
+    ]
+
+
+def _line(field: str, known: Mapping[str, dict[str, str]]) -> str:
+    """Return one line: the field, each value with those that have it, and what it can mean."""
+    names: dict[str, list[str]] = {}
+    for name, values in known.items():
+        names.setdefault(values.get(field, NONE), []).append(name)
+    listed = "; ".join(f"{value} ({_listed(having)})" for value, having in names.items())
+    meaning = MEANINGS.get(field, ROUNDING)
+    return f"{field.replace('_', ' ')} differs: {listed}: {meaning}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = [f"{len(names) - SHOWN} more"] if len(names) > SHOWN else []
+    return ", ".join([*names[:SHOWN], *more])

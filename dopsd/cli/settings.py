@@ -169,7 +169,7 @@ def _doctor(a: argparse.Namespace) -> None:
 
 
 def _task(a: argparse.Namespace, params: Params) -> None:
-    from dopsd.pipeline.own_task.check import check, list_tasks
+    from dopsd.pipeline.task_check.check import check, list_tasks
 
     if a.action == "list":
         list_tasks(params)
@@ -184,8 +184,8 @@ def _task(a: argparse.Namespace, params: Params) -> None:
 
 def _check(a: argparse.Namespace, params: Params) -> None:
     from dopsd.pipeline.base_fit import block_faults
-    from dopsd.pipeline.own_task.rows import check_columns
     from dopsd.pipeline.run_request import mismatched_bases
+    from dopsd.pipeline.task_check.rows import check_columns
 
     path = a.params
     missing = [f"{path}: {line}: no such file{_remedy(line)}" for line in missing_files(params)]

@@ -11,15 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from dopsd.algorithms.variants import label
-from dopsd.analysis.measured import between_sides
+from dopsd.analysis.results import between_sides
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.paths import LOG, PUBLISHED, report_folder
 from dopsd.core.percent import gap, within
 from dopsd.core.tables import read_log
+from dopsd.pipeline.ablate import variant_of_run
 from dopsd.pipeline.run_report import refresh
-from dopsd.pipeline.run_variant import variant_of_run
 from dopsd.tracking.client import shown, start_command, tracking_uri
 from dopsd.training.run_settings import scratch_folder
 

@@ -202,7 +202,7 @@ def run_stage(arguments: argparse.Namespace, params: Params) -> None:
     ):
         _measure(arguments, params)
     elif arguments.command == "evaluate" and arguments.update:
-        from dopsd.pipeline.evaluate_updates import evaluate_updates
+        from dopsd.pipeline.evaluate_checkpoint import evaluate_updates
 
         evaluate_updates(params, arguments.task, arguments.method, arguments.seed, arguments.update)
     elif arguments.command == "train":

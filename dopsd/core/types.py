@@ -129,7 +129,7 @@ class EvalReport:
         pass_at_k: mean score of the best of `attempts` attempts.
         pass_at_k_interval: 95% interval of `pass_at_k`.
         per_problem: score of the first attempt, by problem id.
-        measured_on: what computed the answers (`dopsd.models.measured_on`); several entries if
+        measured_on: what computed the answers (`dopsd.models.backends`); several entries if
             they were computed on several devices or with several versions.
     """
 

@@ -20,11 +20,10 @@ from dopsd.core.types import EvalReport, Score
 from dopsd.evaluation.generate import Answer, Answering, Trials
 from dopsd.evaluation.others import wait_for_others
 from dopsd.models.adapter_files import identity
-from dopsd.models.backends import resolved
+from dopsd.models.backends import in_words, measured_on, resolved
 from dopsd.models.device import own_device
 from dopsd.models.files import base_files
 from dopsd.models.llm_policy import LlmPolicy, load_policy
-from dopsd.models.measured_on import in_words, measured_on
 from dopsd.rollout.prompts import PromptSet
 from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.registry import load_task, module_of

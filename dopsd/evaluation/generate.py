@@ -16,7 +16,7 @@ from dopsd.core.files import append_lines, read_lines
 from dopsd.core.progress import Progress, log
 from dopsd.core.types import Problem, Rollout, Score
 from dopsd.evaluation.others import wait_for_others
-from dopsd.models.measured_on import distinct, measured_on
+from dopsd.models.backends import distinct, measured_on
 from dopsd.rollout.engine import SamplingPlan, generate_until_correct
 from dopsd.rollout.prompts import PromptSet, decoding
 

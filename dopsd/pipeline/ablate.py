@@ -7,14 +7,18 @@ that `ablate.run` lists are stages of dvc.yaml, and run through DVC.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from dopsd.algorithms.common.config import BETWEEN
+from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.algorithms.variants import variant_of
 from dopsd.analysis.figures import axes_of, percent_axis, save_figure
-from dopsd.analysis.html_report.beginnings import of_starts
-from dopsd.analysis.measured import between_runs
-from dopsd.analysis.results import Finished, paired_over_seeds
+from dopsd.analysis.html_report.comparison_text import of_starts
+from dopsd.analysis.results import Finished, between_runs, paired_over_seeds
 from dopsd.analysis.tables import (
     RESAMPLED,
     chosen_on,
@@ -31,18 +35,22 @@ from dopsd.config.profiles import HARDWARE, PRESET
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import require
-from dopsd.core.files import fresh_folder, write_json
+from dopsd.core.files import WORK, fresh_folder, write_json
 from dopsd.core.palette import colour_of
 from dopsd.core.paths import REPORTS
 from dopsd.core.percent import gap, percent, within
 from dopsd.core.progress import log
 from dopsd.evaluation.published import published_variants
 from dopsd.pipeline.dvc import run as run_dvc
+from dopsd.training.resuming import record_of
+from dopsd.training.run_settings import scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dopsd.algorithms.common.config import AlgorithmConfig
     from dopsd.config.params import Params
+    from dopsd.training.run_settings import RunSettings
 
 DEFAULT = "default"
 OUT = REPORTS / "ablations"
@@ -207,3 +215,30 @@ def draw(rows: dict[str, list[Finished]], title: str, path: Path) -> None:
     percent_axis(axes[0][0])
     axes[0][0].legend(frameon=False)
     save_figure(figure, path)
+
+
+def variant_of_run(run: RunSettings, fingerprint: str) -> str:
+    """Return the name of the method that a finished run's settings are; empty: the algorithm's.
+
+    It is empty too where the settings are not known: training left no record, and params.yaml has
+    other ones.
+
+    Args:
+        run: the run with the settings of params.yaml.
+        fingerprint: name of the folder in work/ that trained it, as train.json has it.
+    """
+    config = _trained_with(run, fingerprint)
+    return variant_of(run.kind, config) if config else ""
+
+
+def _trained_with(run: RunSettings, fingerprint: str) -> AlgorithmConfig | None:
+    """Return the settings of the run's algorithm; None where they are not known."""
+    recorded = record_of(WORK / fingerprint).get("settings", {}).get(run.kind)
+    if recorded is not None:
+        with suppress(ValidationError):  # of a release with other keys
+            config: AlgorithmConfig = ALGORITHMS.config_class(run.kind).model_validate(recorded)
+            return config
+        return None
+    with suppress(DopsdError):  # without the data nobody can tell
+        return run.algorithm if fingerprint == scratch_folder(run).name else None
+    return None

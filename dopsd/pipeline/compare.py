@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dopsd.algorithms.common.config import BETWEEN, kind_of
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.analysis.figures import axes_of, legend_below, percent_axis, save_figure
-from dopsd.analysis.measured import between_runs, rounds_differently
-from dopsd.analysis.results import COSTS, Finished
+from dopsd.analysis.results import COSTS, Finished, between_runs, rounds_differently
 from dopsd.analysis.tables import draw_group, groups, names_of, print_markdown
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
@@ -24,9 +23,8 @@ from dopsd.core.files import fresh_folder, read_json, write_json
 from dopsd.core.palette import drawing_colours
 from dopsd.core.paths import REPORTS, RUNS
 from dopsd.core.progress import log
-from dopsd.pipeline.comparison import markdown, values
-from dopsd.pipeline.comparison_report import PAGE, settings_by_task, write_comparison
-from dopsd.pipeline.run_variant import variant_of_run
+from dopsd.pipeline.ablate import variant_of_run
+from dopsd.pipeline.comparison import PAGE, markdown, settings_by_task, values, write_comparison
 from dopsd.training import run_identity
 
 if TYPE_CHECKING:

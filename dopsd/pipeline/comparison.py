@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import asdict
 from itertools import combinations
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
-from dopsd.analysis.html_report import verdicts
-from dopsd.analysis.html_report.beginnings import Settings, of_starts, of_weights
+from dopsd.analysis.html_report.comparison_page import comparison_page
+from dopsd.analysis.html_report.comparison_text import (
+    ABSENT,
+    Settings,
+    certainty,
+    of_starts,
+    of_weights,
+    seed_spread,
+    verdicts,
+)
+from dopsd.analysis.html_report.facts import ComparisonFacts
+from dopsd.analysis.html_report.page import digest_of, write_page
 from dopsd.analysis.papers import markdown_of, paper_tables
-from dopsd.analysis.results import Finished, paired_over_seeds
+from dopsd.analysis.results import Finished, between_runs, paired_over_seeds, records_of
 from dopsd.analysis.tables import (
     RESAMPLED,
     chosen_on,
@@ -24,14 +36,22 @@ from dopsd.analysis.tables import (
     names_of,
     row_of,
 )
+from dopsd.config.params_file import flat
+from dopsd.core.files import WORK, read_json
 from dopsd.core.metrics import COUNTED
 from dopsd.core.percent import gap, percent, within
+from dopsd.models.backends import in_words
+from dopsd.pipeline.repeat import as_text
+from dopsd.pipeline.run_report import refresh, staleness
+from dopsd.tasks.registry import load_task
+from dopsd.training.resuming import record_of
+from dopsd.training.run_settings import settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from dopsd.config.params import Params
-
 
 COST_COLUMNS = ("updates", *COUNTED, "seconds")
 Rows = list[dict[str, Any]]
@@ -66,9 +86,9 @@ def markdown(tables: Tables, runs: list[Finished], baseline: str, settings: Sett
     """
     names, tables = names_of(runs), named(tables, runs)
     baseline = next((name for (_, method), name in names.items() if method == baseline), baseline)
-    lines = [*(f"**{text}**\n" for text in verdicts.verdicts(tables["means"], tables["pairs"]))]
+    lines = [*(f"**{text}**\n" for text in verdicts(tables["means"], tables["pairs"]))]
     lines += [f"{text}\n" for text in of_weights(runs, settings) + of_starts(runs)]
-    lines += [f"{text}\n" for text in map(verdicts.seed_spread, tables["pairs"]) if text]
+    lines += [f"{text}\n" for text in map(seed_spread, tables["pairs"]) if text]
     lines += [*_runs(tables["runs"], runs), *_means(tables["means"])]
     lines += _pairs(tables["pairs"]) if tables["pairs"] else []
     lines += _reached(tables["reached"], baseline) if tables["reached"] else []
@@ -124,7 +144,7 @@ def _pairs(rows: Rows) -> list[str]:
                 *(row[name] for name in ("task", "first", "second", "seeds")),
                 gap(row["difference"], row["interval"]),
                 ", ".join(percent(value, "+") for value in row["by_seed"]),
-                verdicts.certainty(row["interval"], row["by_seed"]),
+                certainty(row["interval"], row["by_seed"]),
             )
             for row in rows
         ),
@@ -201,3 +221,102 @@ def pairs(
             by_seed = [fmean(seed_gaps) for seed_gaps in gaps]
             error = max(pstdev(seed_gaps) / len(seed_gaps) ** 0.5 for seed_gaps in gaps)
             yield task, a, b, len(gaps), *paired_over_seeds(gaps, resamples), by_seed, error
+
+
+PAGE = "comparison.html"
+FIRST = ("train.weights", "train.start_from", "train.reference")  # of the settings that differ
+OF_THE_RUN = ("seed", "task", "method")  # recorded settings that name the run
+
+
+def write_comparison(
+    params: Params, runs: list[Finished], settings: Settings, tables: Tables, page: Path, out: Path
+) -> None:
+    """Write the page of a comparison, and the report of each run where it is out of date.
+
+    Args:
+        params: all settings.
+        runs: the runs.
+        settings: what `settings_by_task` returns.
+        tables: what `dopsd.pipeline.comparison.values` returns.
+        page: the file to write.
+        out: the folder in which the page will be read, from which its links lead.
+    """
+    pages = refresh(params, runs, "compare")
+    facts = ComparisonFacts(
+        runs=runs,
+        tables=tables,
+        settings=settings,
+        warnings=between_runs(runs),
+        measured_on={run.name: in_words(records_of(run.tested)) for run in runs},
+        stale={run.name: reason for run in runs if (reason := _stale(params, run))},
+        links={name: os.path.relpath(page, out) for name, page in pages.items()},
+        bases={task: params.model_of(task).path for task in dict.fromkeys(r.task for r in runs)},
+        baseline=params.compare.baseline,
+        graded=[
+            task
+            for task in dict.fromkeys(run.task for run in runs)
+            if load_task(task, params.data.tasks[task]).graded
+        ],
+    )
+    write_page(page, comparison_page(facts, digest_of(asdict(facts))))
+
+
+def _stale(params: Params, run: Finished) -> str:
+    return staleness(params.run(*run.parts), read_json(run.folder / "train.json", "dopsd train"))
+
+
+def settings_by_task(params: Params, runs: list[Finished]) -> Settings:
+    """Return by task what `differing_settings` returns."""
+    tasks = dict.fromkeys(run.task for run in runs)
+    return {
+        task: differing_settings(params, [run for run in runs if run.task == task])
+        for task in tasks
+    }
+
+
+def differing_settings(params: Params, runs: list[Finished]) -> dict[str, dict[str, str]]:
+    """Return the settings that differ between the methods of a task, by key and method.
+
+    Those that all methods have come first.
+
+    Args:
+        params: all settings.
+        runs: runs of one task; the first of each method counts.
+    """
+    first_runs: dict[str, Finished] = {}
+    for run in runs:
+        first_runs.setdefault(run.method, run)
+    by_method = {method: _settings_of(params, run) for method, run in first_runs.items()}
+    keys = sorted({key for settings in by_method.values() for key in settings})
+    rows = {
+        key: {method: settings.get(key, ABSENT) for method, settings in by_method.items()}
+        for key in keys
+    }
+    keys = [*FIRST, *(key for key in keys if key not in FIRST)]
+    shared_first = sorted(keys, key=lambda key: ABSENT in rows[key].values())
+    return {key: rows[key] for key in shared_first if len(set(rows[key].values())) > 1}
+
+
+def _settings_of(params: Params, run: Finished) -> dict[str, str]:
+    """Return a run's settings as recorded in training, else those of params.yaml.
+
+    The algorithm's own section is called `method`, so that equal keys of two methods meet.
+    """
+    run_settings = params.run(*run.parts)
+    fingerprint = read_json(run.folder / "train.json", "dopsd train")["fingerprint"]
+    record = record_of(WORK / fingerprint)
+    decisive, ends = settings_of(run_settings)
+    settings = dict(record["settings"] if record else decisive)
+    shown = {name: value for name, value in settings.items() if name not in OF_THE_RUN}
+    shown["method"] = shown.pop(run_settings.kind)
+    shown["train"] = {**shown["train"], **(record["ends"] if record else ends)}
+    shown["train"]["start_from"] = run.start.folder if run.start else None
+    sections = {
+        "train": run_settings.train,
+        "model": run_settings.model,
+        "sampling": run_settings.sampling,
+        "method": run_settings.algorithm,
+    }
+    for name, section in sections.items():  # records leave these values out
+        shown[name] = {**section.LATER, **shown.get(name, {})}
+    return {key: as_text(value) for key, value in flat(shown).items()}

@@ -14,7 +14,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK, read_json
 from dopsd.core.paths import RUNS
-from dopsd.pipeline.memory_model import trains_all
+from dopsd.pipeline.shape import trains_all
 from dopsd.training.checkpoint import KEPT_RESUMABLE
 from dopsd.training.run_settings import scratch_folder
 

@@ -14,8 +14,8 @@ from dopsd.config.params import Params
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.pipeline.checks.card import card
-from dopsd.pipeline.checks.finding import Finding
 from dopsd.pipeline.checks.machine import (
+    Finding,
     commit,
     disk,
     gpus,

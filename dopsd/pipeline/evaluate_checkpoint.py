@@ -16,13 +16,14 @@ from rich.table import Table
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.core.files import write_json
-from dopsd.core.paths import REPORTS
+from dopsd.core.paths import EVALUATED, REPORTS, run_folder
 from dopsd.core.progress import is_main_rank, log
 from dopsd.evaluation.evaluator import Evaluator
 from dopsd.evaluation.generate import Trials
 from dopsd.models.adapter_files import shape_of
+from dopsd.models.backends import fields, in_words
 from dopsd.models.config import ModelOverrides
-from dopsd.models.measured_on import fields, in_words
+from dopsd.pipeline.run_view import accuracy
 from dopsd.rollout.config import EvalProtocol
 from dopsd.tracking.client import (
     Identity,
@@ -33,6 +34,7 @@ from dopsd.tracking.client import (
     tag_measured,
     tracking_uri,
 )
+from dopsd.training.run_settings import scratch_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -253,4 +255,43 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
         + f"\nmeasured on {in_words(report['measured_on'])}",
         markup=False,
         highlight=False,
+    )
+
+
+def evaluate_updates(
+    params: Params, task_name: str, method_name: str, seed: int, updates: list[int]
+) -> None:
+    """Score checkpoints of a finished or a running run; stage `evaluate` finds them in the cache.
+
+    Args:
+        params: All settings.
+        task_name: Task of the run.
+        method_name: Method of the run.
+        seed: Seed of the run.
+        updates: Updates whose checkpoints are scored.
+
+    Raises:
+        DopsdError: if there is no checkpoint of an update.
+    """
+    running_folder, finished_folder = (
+        scratch_folder(params.run(task_name, method_name, seed)),
+        run_folder(task_name, method_name, seed) / "train",
+    )
+    folders = {update: _checkpoint(update, running_folder, finished_folder) for update in updates}
+    evaluator = Evaluator(params.evaluation(task_name, method_name), params.select.split)
+    for update, folder in folders.items():
+        protocol = params.evaluate.protocols[params.select.protocol]
+        ((report,),) = evaluator.reports("evaluate", [folder], protocol)
+        log(f"{EVALUATED}{update}: {accuracy(report)}")
+
+
+def _checkpoint(update: int, *folders: Path) -> Path:
+    name = f"step-{update:06d}"
+    for folder in folders:
+        if (folder / name).is_dir():
+            return folder / name
+    places = " or ".join(map(str, folders))
+    raise DopsdError(
+        f"--update {update}: no {name} in {places}; run `dopsd train` first",
+        code=Code.STAGE_MISSING,
     )

@@ -22,17 +22,20 @@ from dopsd.core.paths import PUBLISHED
 from dopsd.core.progress import log
 from dopsd.distributed.launch import LAUNCHER
 from dopsd.pipeline import run_request, run_view
-from dopsd.pipeline.run_logs import new_log
-from dopsd.pipeline.run_progress import (
+from dopsd.pipeline.run_view import (
+    Display,
+    RunView,
+    Stage,
     dvc_stage,
     exit_code,
+    expected_stages,
+    new_log,
     newest_accuracy,
     reason,
     saved,
     split_code,
     stage_progress,
 )
-from dopsd.pipeline.run_view import Display, RunView, Stage, expected_stages
 from dopsd.pipeline.writer_lock import WriterLock
 from dopsd.tracking.client import start_command
 

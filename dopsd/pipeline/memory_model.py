@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.config import kind_of
+from dopsd.pipeline.shape import trains_all
 from dopsd.rollout.sampler import HEAD_ENTRIES
 
 if TYPE_CHECKING:
@@ -75,11 +76,6 @@ def memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
             rollout_bytes(params.sampling, shape, block, length),
         ),
     }
-
-
-def trains_all(params: Params) -> bool:
-    """Return whether a method of the matrix trains all weights."""
-    return any(params.of(name).train.adapter is None for name in params.matrix.methods)
 
 
 def trained_bytes(params: Params, shape: Shape) -> dict[str, float]:

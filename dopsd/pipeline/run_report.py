@@ -33,8 +33,8 @@ from dopsd.core.tables import read_table
 from dopsd.evaluation.curve import curve_of
 from dopsd.models.adapter_files import checkpoint_names
 from dopsd.models.files import base_files, parameters
+from dopsd.pipeline.ablate import variant_of_run
 from dopsd.pipeline.repeat import ABSENT, as_text, commands, nearest_profile, rows
-from dopsd.pipeline.run_variant import variant_of_run
 from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.registry import load_task, package_of
 from dopsd.tracking.glossary import own_metrics

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.pipeline.memory_model import trains_all
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -128,3 +127,8 @@ def lora_parameters(config: DenoiserConfig, params: Params) -> int:
             code=Code.LORA_TARGETS,
         )
     return config.n_layers * lora.r * sum(sum(shapes[name]) for name in lora.targets)
+
+
+def trains_all(params: Params) -> bool:
+    """Return whether a method of the matrix trains all weights."""
+    return any(params.of(name).train.adapter is None for name in params.matrix.methods)

@@ -37,9 +37,9 @@ def build_toy(base: Path, out: Path) -> None:
     """
     import torch
 
-    from dopsd.models.embedded import build_tokenizer
     from dopsd.models.loading import build_model
     from dopsd.models.registry import config_class, named, read_config
+    from dopsd.models.text import build_tokenizer
     from dopsd.training.pretrain import initialise
 
     if (base / "tokenizer.json").is_file() and (base / "config.json").is_file():

@@ -14,8 +14,8 @@ from dopsd.core.files import WORK, read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.percent import gap, percent, within
 from dopsd.core.registry import first_line
+from dopsd.models.backends import in_words
 from dopsd.models.files import base_files
-from dopsd.models.measured_on import in_words
 from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.registry import package_of
 from dopsd.training.machine import MACHINE

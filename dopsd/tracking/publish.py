@@ -7,8 +7,8 @@ or fingerprint first: publishing twice changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
@@ -16,30 +16,18 @@ from dopsd.core.files import read_json, write_json
 from dopsd.core.paths import LOG, PUBLISHED
 from dopsd.core.progress import log
 from dopsd.core.tables import read_log, read_table
-from dopsd.tracking.client import connect, one_line, shown, sync, tracking_uri
+from dopsd.tracking import dashboard
+from dopsd.tracking.client import connect, local_port, one_line, shown, sync, tracking_uri
 from dopsd.tracking.identity import identity
 from dopsd.tracking.model_registry import promote_champion
-from dopsd.tracking.pages import save_pages
-from dopsd.tracking.publish_run import Tracked, model_name, publish_run
+from dopsd.tracking.publish_run import Publication, Tracked, model_name, publish_run
 from dopsd.training.run_identity import is_current
 from dopsd.training.run_settings import scratch_folder
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from dopsd.evaluation.config import EvaluateConfig, SelectConfig
-    from dopsd.tracking.config import TrackingConfig
     from dopsd.training.run_settings import RunSettings
-
-
-@dataclass(frozen=True)
-class Publication:
-    """The server, the runs to publish, and how these were evaluated and selected."""
-
-    tracking: TrackingConfig
-    runs: list[RunSettings]
-    evaluate: EvaluateConfig
-    select: SelectConfig
 
 
 def publish(publication: Publication) -> dict[str, int]:
@@ -95,3 +83,42 @@ def _tracked(publication: Publication, client: MlflowClient, run: RunSettings) -
     log_file = scratch / LOG
     rows = read_log(log_file) if log_file.is_file() else read_table(folder / "train.csv")
     return Tracked(run, sync(client, identity(run, publication.tracking), rows, scratch))
+
+
+PAGE = "DOPSD_MLFLOW_PAGE"  # environment variable with the address that browsers use
+
+
+def save_pages(
+    publication: Publication, client: MlflowClient, uri: str, tracked_runs: list[Tracked]
+) -> dict[str, Any]:
+    """Save the comparison view of each task, and return what flows link to.
+
+    Workers may reach the server under a name that browsers do not know: DOPSD_MLFLOW_PAGE is the
+    address for browsers.
+
+    Returns:
+        `page`: the server's address, None for a local file; `experiment`: its id; `runs`: run ids
+        by run; `comparison`: the address of each task's view.
+    """
+    experiment = client.get_experiment_by_name(publication.tracking.experiment)
+    page = os.environ.get(PAGE) or (shown(uri) if uri.startswith("http") else None)
+    page = page.rstrip("/") if page else None
+    runs = {str(tracked.key): tracked.run_id for tracked in tracked_runs}
+    pages: dict[str, Any] = {
+        "page": page,
+        "experiment": experiment.experiment_id if experiment else None,
+        "runs": runs,
+    }
+    for task in {tracked.key.task for tracked in tracked_runs}:
+        dashboard.save(client, pages["experiment"], task)
+    return pages | {
+        "comparison": {
+            c.key.task: dashboard.link(page or local_page(), pages["experiment"], c.key.task)
+            for c in tracked_runs
+        }
+    }
+
+
+def local_page() -> str:
+    """Return the address at which `make up` or `make mlflow` shows a local database."""
+    return f"http://127.0.0.1:{local_port('mlflow', 5000)}"

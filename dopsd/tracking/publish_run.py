@@ -14,7 +14,7 @@ from dopsd.core.paths import LOG, report_folder
 from dopsd.core.tables import read_log, read_table
 from dopsd.evaluation.curve import curve_of
 from dopsd.models.adapter_files import identity
-from dopsd.models.measured_on import fields
+from dopsd.models.backends import fields
 from dopsd.tracking.client import (
     Point,
     log_missing,
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
 
     from dopsd.core.paths import RunKey
-    from dopsd.tracking.publish import Publication
+    from dopsd.evaluation.config import EvaluateConfig, SelectConfig
+    from dopsd.tracking.config import TrackingConfig
     from dopsd.training.run_settings import RunSettings
 
 PAGE = 100  # models of an answer of the server
@@ -281,3 +282,13 @@ def device_hours(
         name = "cost/cpu_hours" if is_cpu else "cost/gpu_hours"
         hours[name] = hours.get(name, 0.0) + seconds * len(devices[-1]) / HOUR
     return hours
+
+
+@dataclass(frozen=True)
+class Publication:
+    """The server, the runs to publish, and how these were evaluated and selected."""
+
+    tracking: TrackingConfig
+    runs: list[RunSettings]
+    evaluate: EvaluateConfig
+    select: SelectConfig

@@ -25,9 +25,9 @@ from dopsd.core.rng import key_from
 from dopsd.core.tensor_files import fsync_rename
 from dopsd.core.tensors import left_pad
 from dopsd.models.device import keep_freed_memory
-from dopsd.models.embedded import build_config, build_tokenizer
 from dopsd.models.llm_policy import LlmPolicy
 from dopsd.models.loading import build_model
+from dopsd.models.text import build_config, build_tokenizer
 from dopsd.tasks.registry import TASKS
 from dopsd.training import origin
 from dopsd.training.resume_point import read_resume_point, write_resume_point

@@ -15,11 +15,11 @@ from torch import Tensor
 from toys import IDS, SHAPE
 
 from dopsd.models.config import AdapterConfig
-from dopsd.models.embedded import build_tokenizer
 from dopsd.models.kernels import operators
 from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.llm_policy import LlmPolicy
+from dopsd.models.text import build_tokenizer
 
 pytestmark = [
     pytest.mark.cuda,

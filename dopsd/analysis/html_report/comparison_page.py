@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dopsd.analysis.html_report import beginnings, limits, verdicts, words
-from dopsd.analysis.html_report.charts import (
+from dopsd.analysis.figures import METHODS
+from dopsd.analysis.html_report import comparison_text, words
+from dopsd.analysis.html_report.page import render
+from dopsd.analysis.html_report.run_charts import (
     AXES,
     Chart,
     figure_of,
     hover,
     source_of,
 )
-from dopsd.analysis.html_report.page import render
 from dopsd.analysis.papers import paper_tables
-from dopsd.analysis.run_figures import METHODS
-from dopsd.analysis.tables import chosen_on, groups, mean_curve, named, names_of
+from dopsd.analysis.tables import chosen_on, groups, mean_curve
 from dopsd.core.palette import drawing_colours
 from dopsd.core.percent import gap, percent, within
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from bokeh.plotting import figure as Figure
 
+    from dopsd.analysis.html_report.facts import ComparisonFacts
     from dopsd.analysis.results import Finished
 
 RUN_COSTS = ("rollouts", "seconds")  # in the table of runs, beside the update
@@ -41,55 +41,6 @@ WORDS: tuple[str, ...] = (
 WORDS += ("Rollout", "Seed", "Update", "Validation and test")
 
 
-@dataclass(frozen=True)
-class ComparisonFacts:
-    """All that a comparison's report shows.
-
-    Attributes:
-        runs: the runs.
-        tables: rows of `dopsd.pipeline.comparison.values`.
-        settings: by task, each setting that differs between methods, with its value by method.
-        warnings: how runs were measured in different ways.
-        measured_on: what measured each run, in words, by run.
-        stale: why runs are not those of params.yaml and this code, by run.
-        links: address of each run's own report, by run.
-        bases: the folder of each task's base.
-        baseline: the method whose best accuracy the others have to reach.
-        graded: tasks that give partial scores.
-    """
-
-    runs: list[Finished]
-    tables: dict[str, list[dict[str, Any]]]
-    settings: dict[str, dict[str, dict[str, str]]]
-    warnings: list[str]
-    measured_on: dict[str, str]
-    stale: dict[str, str]
-    links: dict[str, str]
-    bases: dict[str, str]
-    baseline: str
-    graded: list[str]
-
-    @property
-    def names(self) -> dict[tuple[str, str], str]:
-        """The name of each method with its variant, by task and method."""
-        return names_of(self.runs)
-
-    def names_in(self, task: str) -> dict[str, str]:
-        """Return the names of a task's methods."""
-        return {method: name for (t, method), name in self.names.items() if t == task}
-
-    @property
-    def named_tables(self) -> dict[str, list[dict[str, Any]]]:
-        """The tables, in which methods have their names."""
-        return named(self.tables, self.runs)
-
-    @property
-    def name_of_baseline(self) -> str:
-        """The name of the baseline."""
-        names = (name for (_, method), name in self.names.items() if method == self.baseline)
-        return next(names, self.baseline)
-
-
 def comparison_page(facts: ComparisonFacts, digest: str) -> str:
     """Return the page.
 
@@ -102,13 +53,13 @@ def comparison_page(facts: ComparisonFacts, digest: str) -> str:
     values = {
         "facts": facts,
         "title": "Comparison of methods",
-        "verdicts": verdicts.verdicts(shown["means"], shown["pairs"], facts.graded),
-        "rule": verdicts.RULE,
-        "of_these_runs": limits.of_these_runs(facts),
-        "limits": limits.of_all(facts),
-        "starts": beginnings.starts(facts.runs),
+        "verdicts": comparison_text.verdicts(shown["means"], shown["pairs"], facts.graded),
+        "rule": comparison_text.RULE,
+        "of_these_runs": comparison_text.of_these_runs(facts),
+        "limits": comparison_text.of_all(facts),
+        "starts": comparison_text.starts(facts.runs),
         "papers": [p for task in tasks for p in paper_tables(task, facts.names_in(task))],
-        "lengths": limits.lengths(facts),
+        "lengths": comparison_text.lengths(facts),
         "tested_on": _distinct(f"{row['n']}" for _, row in _rows(facts)),
         "selected_on": _distinct(chosen_on(run).lower() for run in facts.runs),
         "runs": [_run_row(facts, run, row) for run, row in _rows(facts)],
@@ -148,7 +99,7 @@ def _distinct(texts: Iterable[str]) -> str:
 
 
 def _mean_row(facts: ComparisonFacts, row: dict[str, Any]) -> dict[str, Any]:
-    marks = limits.full_marks(facts, row["task"], row["method"])
+    marks = comparison_text.full_marks(facts, row["task"], row["method"])
     return {
         "task": row["task"],
         "method": facts.names[row["task"], row["method"]],
@@ -164,7 +115,7 @@ def _pair_row(pair: dict[str, Any]) -> dict[str, Any]:
     return pair | {
         "gap": gap(pair["difference"], pair["interval"]),
         "by_seed": ", ".join(percent(value, "+") for value in pair["by_seed"]),
-        "certainty": verdicts.certainty(pair["interval"], pair["by_seed"]),
+        "certainty": comparison_text.certainty(pair["interval"], pair["by_seed"]),
     }
 
 

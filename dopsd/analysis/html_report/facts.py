@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dopsd.algorithms.variants import label
+from dopsd.analysis.tables import named, names_of
 
 if TYPE_CHECKING:
+    from dopsd.analysis.results import Finished
     from dopsd.core.paths import RunKey
 
 
@@ -122,3 +124,52 @@ class RunFacts:
         """The test results under the protocol that selected the checkpoint."""
         comparison: dict[str, Any] = self.tested["protocols"][self.selected["protocol"]]
         return comparison
+
+
+@dataclass(frozen=True)
+class ComparisonFacts:
+    """All that a comparison's report shows.
+
+    Attributes:
+        runs: the runs.
+        tables: rows of `dopsd.pipeline.comparison.values`.
+        settings: by task, each setting that differs between methods, with its value by method.
+        warnings: how runs were measured in different ways.
+        measured_on: what measured each run, in words, by run.
+        stale: why runs are not those of params.yaml and this code, by run.
+        links: address of each run's own report, by run.
+        bases: the folder of each task's base.
+        baseline: the method whose best accuracy the others have to reach.
+        graded: tasks that give partial scores.
+    """
+
+    runs: list[Finished]
+    tables: dict[str, list[dict[str, Any]]]
+    settings: dict[str, dict[str, dict[str, str]]]
+    warnings: list[str]
+    measured_on: dict[str, str]
+    stale: dict[str, str]
+    links: dict[str, str]
+    bases: dict[str, str]
+    baseline: str
+    graded: list[str]
+
+    @property
+    def names(self) -> dict[tuple[str, str], str]:
+        """The name of each method with its variant, by task and method."""
+        return names_of(self.runs)
+
+    def names_in(self, task: str) -> dict[str, str]:
+        """Return the names of a task's methods."""
+        return {method: name for (t, method), name in self.names.items() if t == task}
+
+    @property
+    def named_tables(self) -> dict[str, list[dict[str, Any]]]:
+        """The tables, in which methods have their names."""
+        return named(self.tables, self.runs)
+
+    @property
+    def name_of_baseline(self) -> str:
+        """The name of the baseline."""
+        names = (name for (_, method), name in self.names.items() if method == self.baseline)
+        return next(names, self.baseline)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-    from dopsd.analysis.html_report.charts import Chart
+    from dopsd.analysis.html_report.run_charts import Chart
 
 FOLDER = files("dopsd.analysis.html_report")
 SHARED = ("palette.py", "percent.py")  # of the core: colours and numbers of the pages

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dopsd.analysis.figures import GROUPS, WINDOW
 from dopsd.analysis.html_report import words
-from dopsd.analysis.html_report.charts import AXES
-from dopsd.analysis.html_report.method_words import how_it_works
 from dopsd.analysis.html_report.page import render
 from dopsd.analysis.html_report.paired import outcomes
 from dopsd.analysis.html_report.run_charts import (
+    AXES,
     accuracy_chart,
     constant_metrics,
     overlap_charts,
     training_charts,
 )
-from dopsd.analysis.measured import records_of
-from dopsd.analysis.run_figures import GROUPS, WINDOW
+from dopsd.analysis.html_report.words import how_it_works
+from dopsd.analysis.results import records_of
 from dopsd.core.percent import percent, points
-from dopsd.models.measured_on import in_words
+from dopsd.models.backends import in_words
 
 if TYPE_CHECKING:
     from dopsd.analysis.html_report.facts import RunFacts

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from dopsd.models.kernels import launch  # registers the kernels
 from dopsd.models.kernels.operators import (
+    Kernels,
     add_rms_norm,
     add_rms_norm_backward,
     rms_norm,
@@ -34,7 +35,6 @@ from dopsd.models.kernels.operators import (
     swiglu,
     swiglu_backward_,
 )
-from dopsd.models.kernels.plain import Kernels
 
 __all__ = ["FusedKernels", "launch"]
 

@@ -19,7 +19,7 @@ from transformers.utils import logging
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.models.denoiser import Denoiser
-from dopsd.models.kernels.plain import Kernels, rope_tables
+from dopsd.models.kernels.operators import Kernels, rope_tables
 from dopsd.models.kv_cache import KVCache
 from dopsd.models.llada.configuration import LladaConfig
 

@@ -18,7 +18,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from dopsd.models.common.decoder import DecoderForMaskedLM, LayerCache
 from dopsd.models.common.layout import Layout
-from dopsd.models.kernels.plain import rope_tables
+from dopsd.models.kernels.operators import rope_tables
 from dopsd.models.llada2_moe.configuration import RANKED, Llada2MoeConfig
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -14,7 +15,6 @@ from packaging.specifiers import SpecifierSet
 from dopsd.config.named_files import missing_files, start_faults
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import advice as install
-from dopsd.pipeline.checks.finding import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,3 +160,20 @@ def starts(params: Params) -> Iterator[Finding]:
         faults = start_faults(params)
         advice = "name another start, or change what the line names" if faults else ""
         yield Finding("starts", not faults, "; ".join(map(str, faults)) or "all fit", advice)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Result of one check: a row of the table.
+
+    Attributes:
+        name: First column.
+        is_fit: True: ready; False: not ready, `dopsd doctor` fails; None: may matter or not.
+        message: What the check saw.
+        advice: What to do, empty if nothing.
+    """
+
+    name: str
+    is_fit: bool | None
+    message: str
+    advice: str = ""

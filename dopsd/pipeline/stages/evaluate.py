@@ -20,7 +20,7 @@ from dopsd.core.tables import write_table
 from dopsd.evaluation.curve import started_from
 from dopsd.evaluation.evaluator import Evaluator
 from dopsd.models.adapter_files import identity
-from dopsd.models.measured_on import distinct
+from dopsd.models.backends import distinct
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.extras import require
 from dopsd.pipeline.run_report import refresh
-from dopsd.tracking.publish import Publication, publish
+from dopsd.tracking.publish import publish
+from dopsd.tracking.publish_run import Publication
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params

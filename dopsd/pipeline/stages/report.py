@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dopsd.analysis.run_figures import draw_accuracy, draw_overlap, draw_training
+from dopsd.analysis.figures import draw_accuracy, draw_overlap, draw_training
 from dopsd.analysis.trajectory_figure import draw_trajectory
 from dopsd.core.extras import require
 from dopsd.core.files import fresh_folder, read_json, write_json

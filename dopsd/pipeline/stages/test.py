@@ -15,8 +15,8 @@ from dopsd.core.rng import key_from
 from dopsd.core.statistics import bootstrap
 from dopsd.evaluation.drawn_answers import drawn_answers
 from dopsd.evaluation.evaluator import Evaluator
+from dopsd.models.backends import distinct
 from dopsd.models.files import base_digest
-from dopsd.models.measured_on import distinct
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
 from dopsd.tasks.common.task import grid_values

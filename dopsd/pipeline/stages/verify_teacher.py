@@ -24,10 +24,9 @@ from dopsd.core.fingerprint import fingerprint
 from dopsd.core.paths import REPORTS
 from dopsd.core.progress import Progress, log
 from dopsd.core.statistics import bootstrap, wilson
-from dopsd.models.backends import resolved
+from dopsd.models.backends import distinct, measured_on, resolved
 from dopsd.models.files import base_files
 from dopsd.models.llm_policy import LlmPolicy, load_policy
-from dopsd.models.measured_on import distinct, measured_on
 from dopsd.rollout.answer_hints import answer_hints, answer_source, hints
 from dopsd.rollout.collector import RolloutCollector
 from dopsd.rollout.config import CollectorConfig

@@ -14,7 +14,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.types import Problem, Score
 from dopsd.tasks.common.answers import closed, score_by_rule
 from dopsd.tasks.common.asking import AskingTask, no_longer_than
-from dopsd.tasks.common.splits import draw, split_of, stream
+from dopsd.tasks.common.rows import draw, split_of, stream
 
 if TYPE_CHECKING:
     import random

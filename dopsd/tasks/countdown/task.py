@@ -12,8 +12,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.answers import closed, score_by_rule
 from dopsd.tasks.common.asking import no_longer_than
-from dopsd.tasks.common.rows import RowTask, named_apart
-from dopsd.tasks.common.splits import draw, split_of, stream
+from dopsd.tasks.common.rows import RowTask, draw, named_apart, split_of, stream
 from dopsd.tasks.countdown.arithmetic import (
     ALL,
     PLAIN,

@@ -9,8 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dopsd.core.settings import Count, Section, Whole
 from dopsd.tasks.common.config import Source, TaskConfig
-from dopsd.tasks.custom.verifiers.config import VerifierConfig
-from dopsd.tasks.custom.verifiers.texts import valid_pattern
+from dopsd.tasks.custom.verifiers.config import VerifierConfig, valid_pattern
 
 Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 Text = Annotated[str, Field(min_length=1)]

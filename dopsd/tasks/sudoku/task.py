@@ -16,8 +16,8 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.types import Cell, Problem, Score
 from dopsd.tasks.common.answers import closed, score_by_rule
 from dopsd.tasks.common.asking import AskingTask, no_longer_than
+from dopsd.tasks.common.rows import stream
 from dopsd.tasks.common.sources import Row, read_file, text_of
-from dopsd.tasks.common.splits import stream
 from dopsd.tasks.sudoku.grids import (
     CELLS,
     DIGITS,

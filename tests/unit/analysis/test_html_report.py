@@ -21,11 +21,11 @@ from conftest import ROOT, write_params
 from small_settings import SHORT_RUN
 from workspace import Workspace
 
-from dopsd.analysis.html_report import page, run_page, verdicts, words
+from dopsd.analysis.figures import grouped, trailing_means
+from dopsd.analysis.html_report import comparison_text, page, run_page, words
 from dopsd.analysis.html_report.facts import RunFacts
-from dopsd.analysis.html_report.method_words import how_it_works
 from dopsd.analysis.html_report.paired import Outcomes
-from dopsd.analysis.run_figures import grouped, trailing_means
+from dopsd.analysis.html_report.words import how_it_works
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.core.files import write_json
@@ -440,16 +440,16 @@ SURE = [0.02, 0.03, 0.02, 0.04, 0.01]
 )
 def test_how_sure_a_comparison_is(difference, interval, by_seed, said):
     pair = {"task": "t", "first": "a", "second": "b", "difference": difference}
-    assert said in verdicts.verdict(pair | {"interval": interval, "by_seed": by_seed})
+    assert said in comparison_text.verdict(pair | {"interval": interval, "by_seed": by_seed})
 
 
 def test_seeds_that_differ_more_than_problems_explain_are_named():
     pair = {"task": "t", "first": "a", "second": "b", "problem_error": 0.014}
-    assert "vary by 3.5 points from seed to seed" in verdicts.seed_spread(
+    assert "vary by 3.5 points from seed to seed" in comparison_text.seed_spread(
         pair | {"by_seed": [0.0239, 0.0376, 0.0908]}  # standard deviation, by hand: 3.53
     )
-    assert verdicts.seed_spread(pair | {"by_seed": [0.02, 0.03, 0.04]}) == ""  # 1.0
-    assert verdicts.seed_spread(pair | {"by_seed": [0.5]}) == ""
+    assert comparison_text.seed_spread(pair | {"by_seed": [0.02, 0.03, 0.04]}) == ""  # 1.0
+    assert comparison_text.seed_spread(pair | {"by_seed": [0.5]}) == ""
 
 
 @needs_chromium

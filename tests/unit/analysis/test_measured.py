@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dopsd.analysis.measured import differences
-from dopsd.models.measured_on import in_words
+from dopsd.analysis.results import differences
+from dopsd.models.backends import in_words
 
 H200 = {
     "device": "NVIDIA H200",

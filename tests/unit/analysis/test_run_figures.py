@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dopsd.algorithms.common.metrics import DISTILLATION
-from dopsd.analysis.run_figures import AGREEMENT, LABELS, SHARES
+from dopsd.analysis.figures import AGREEMENT, LABELS, SHARES
 from dopsd.training.metrics import TRAINING
 
 

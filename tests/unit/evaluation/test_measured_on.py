@@ -11,7 +11,7 @@ import torch
 from toy_runs import evaluator
 
 from dopsd.core.machine import device_name
-from dopsd.models import measured_on
+from dopsd.models import backends
 from dopsd.models.config import ModelConfig
 
 CPU = torch.device("cpu")
@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 
 def on(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     """Name the device of all scores from here on."""
-    monkeypatch.setattr(measured_on, "device_name", lambda _: device)
+    monkeypatch.setattr(backends, "device_name", lambda _: device)
 
 
 def test_a_record_has_no_times_no_paths_and_no_threads():
@@ -28,16 +28,16 @@ def test_a_record_has_no_times_no_paths_and_no_threads():
     expected |= {"quantization": "none", "compile": False, "batch_size": 8}
     expected["packages"] = {name: version(name) for name in ("dopsd", "torch", "transformers")}
     expected["packages"]["peft"] = version("peft")
-    found = measured_on.measured_on(model, 8, CPU)
+    found = backends.measured_on(model, 8, CPU)
     assert found | expected == found
     assert "thread" not in found["device"] and "/somewhere" not in json.dumps(found)
 
 
 def test_packages_that_compute_only_with_a_setting_are_named_with_it(monkeypatch):
-    monkeypatch.setattr(measured_on, "package_version", lambda name: f"1 of {name}")
+    monkeypatch.setattr(backends, "package_version", lambda name: f"1 of {name}")
     fused = ModelConfig(dtype="bfloat16", attention="flash_attention_2", kernels="liger")
-    plain = measured_on.measured_on(ModelConfig(), 8, CPU)["packages"]
-    optional = measured_on.measured_on(fused, 8, CPU)["packages"].items() - plain.items()
+    plain = backends.measured_on(ModelConfig(), 8, CPU)["packages"]
+    optional = backends.measured_on(fused, 8, CPU)["packages"].items() - plain.items()
     assert optional == {
         ("flash-attn", "1 of flash-attn"),
         ("liger-kernel", "1 of liger-kernel"),

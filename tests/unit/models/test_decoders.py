@@ -18,10 +18,9 @@ from transformers import PreTrainedTokenizerFast
 from dopsd.core.errors import DopsdError
 from dopsd.models.checkpoint_files import file_values, whole_tensors
 from dopsd.models.config import AdapterConfig, ModelConfig
-from dopsd.models.embedded import build_tokenizer
 from dopsd.models.llm_policy import load_policy
 from dopsd.models.registry import read_config
-from dopsd.models.text import prompt_text
+from dopsd.models.text import build_tokenizer, prompt_text
 
 
 def literal(raw: dict, w: dict[str, Tensor], ids: Tensor, keep: Tensor) -> Tensor:

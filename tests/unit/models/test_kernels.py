@@ -19,13 +19,13 @@ from toys import IDS, SHAPE, save_toy, toy
 from dopsd.core.errors import DopsdError
 from dopsd.models import backends, loading
 from dopsd.models.config import AdapterConfig, ModelConfig
-from dopsd.models.embedded import build_tokenizer
 from dopsd.models.kernels import operators
 from dopsd.models.kernels.fused import FusedKernels
-from dopsd.models.kernels.plain import Kernels, rope_tables
+from dopsd.models.kernels.operators import Kernels, rope_tables
 from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.llm_policy import LlmPolicy, load_policy
+from dopsd.models.text import build_tokenizer
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 TEXT = torch.randint(2, 20, (2, 9), generator=torch.Generator().manual_seed(1))

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
 from dopsd.core.errors import DopsdError
-from dopsd.models.kernels.plain import rope_tables
+from dopsd.models.kernels.operators import rope_tables
 from dopsd.models.llada2_moe.architecture import Llada2MoeForMaskedLM
 from dopsd.models.registry import read_config
 

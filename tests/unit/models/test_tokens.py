@@ -14,9 +14,8 @@ from toys import llada_tokenizer, rewrite, save_toy, toy
 
 from dopsd.core.errors import DopsdError
 from dopsd.models.config import ModelConfig
-from dopsd.models.embedded import build_tokenizer
 from dopsd.models.llm_policy import load_policy
-from dopsd.models.text import ChatText, prompt_text
+from dopsd.models.text import ChatText, build_tokenizer, prompt_text
 
 
 def test_the_embedded_tokenizer_is_one_token_a_character_and_a_tag():

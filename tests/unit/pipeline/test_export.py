@@ -15,12 +15,12 @@ from transformers import AutoModelForMaskedLM
 from dopsd.core.errors import DopsdError
 from dopsd.models.adapter_files import ADAPTER, read_adapter
 from dopsd.models.config import AdapterConfig, ModelConfig
-from dopsd.models.embedded import build_tokenizer
 from dopsd.models.llada import LladaConfig, LladaForMaskedLM
 from dopsd.models.llm_policy import load_policy
 from dopsd.models.lora import adapter_tensors, load_adapter, save_config
 from dopsd.models.memory import held, is_measurable, peak
 from dopsd.models.merged_files import adapted_layers
+from dopsd.models.text import build_tokenizer
 from dopsd.pipeline import export
 
 LORA = AdapterConfig(r=2, alpha=4, dropout=0.0, targets=["ff_out", "q_proj"])

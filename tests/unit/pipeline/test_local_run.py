@@ -13,8 +13,7 @@ from conftest import write_params
 from dopsd.config.loading import load_params
 from dopsd.pipeline import local_run
 from dopsd.pipeline.local_run import Command, LocalRun
-from dopsd.pipeline.run_progress import newest_accuracy
-from dopsd.pipeline.run_view import Display
+from dopsd.pipeline.run_view import Display, newest_accuracy
 
 
 @pytest.fixture

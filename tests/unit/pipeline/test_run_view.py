@@ -14,17 +14,23 @@ from rich.console import Console
 from dopsd.config.loading import load_params
 from dopsd.core.paths import RunKey
 from dopsd.pipeline import run_view
-from dopsd.pipeline.run_logs import new_log, newest_log
-from dopsd.pipeline.run_progress import (
+from dopsd.pipeline.run_view import (
+    Display,
+    RunView,
+    Stage,
     clock,
     dvc_stage,
     exit_code,
+    expected_stages,
+    new_log,
     newest_accuracy,
+    newest_log,
     reason,
+    render,
     saved,
     stage_progress,
+    window,
 )
-from dopsd.pipeline.run_view import Display, RunView, Stage, expected_stages, render, window
 
 
 def texts(view: RunView, height: int = 40, footer: str = "") -> list[str]:

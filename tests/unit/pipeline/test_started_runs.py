@@ -15,10 +15,10 @@ from cells import finished, trained_with
 from conftest import small_params, write_params
 from safetensors.torch import save
 
+from dopsd.analysis.figures import beginning
 from dopsd.analysis.html_report.run_charts import accuracy_chart
 from dopsd.analysis.html_report.words import warnings
 from dopsd.analysis.results import Finished
-from dopsd.analysis.run_figures import beginning
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.config.params import Params

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from dopsd.cli.main import main
 from dopsd.core.types import Problem, Rollout, Score
-from dopsd.models.embedded import build_tokenizer
-from dopsd.models.text import ChatText
+from dopsd.models.text import ChatText, build_tokenizer
 from dopsd.pipeline.stages import verify_teacher
 from dopsd.rollout.answer_hints import answer_hints, hints
 from dopsd.tasks.registry import load_task

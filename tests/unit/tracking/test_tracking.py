@@ -19,7 +19,7 @@ from glossary_checks import check, table, undescribed
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
-from dopsd.models.measured_on import in_words
+from dopsd.models.backends import in_words
 from dopsd.tracking import publish_run
 from dopsd.tracking.client import (
     Identity,

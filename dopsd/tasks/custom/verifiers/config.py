@@ -12,7 +12,6 @@ from pydantic import BeforeValidator, Field, field_validator
 from dopsd.core.errors import unknown
 from dopsd.core.files import WORK
 from dopsd.core.settings import Count, Section
-from dopsd.tasks.custom.verifiers.texts import ANSWER, valid_pattern, with_known_names
 
 EXTERNAL = PurePosixPath("data/external")  # the folder of files that DVC watches
 
@@ -236,3 +235,34 @@ def contents(files: dict[str, str]) -> dict[str, bytes]:
     return {
         key: Path(name).read_bytes() if Path(name).is_file() else b"" for key, name in files.items()
     }
+
+
+ANSWER = "{answer}"  # in a pattern: the row's answer
+
+
+def valid_pattern(pattern: str) -> str:
+    """Return the pattern if it is a regular expression.
+
+    Raises:
+        ValueError: if it is not.
+    """
+    try:
+        regex.compile(pattern.replace(ANSWER, "x"))
+    except regex.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    return pattern
+
+
+def with_known_names(pattern: str) -> str:
+    """Return the pattern if it has no other name in braces than the answer's.
+
+    Raises:
+        ValueError: if it has, since it would match only these very characters.
+    """
+    others = [name for name in regex.findall(NAME, pattern) if name != ANSWER]
+    if others:
+        raise ValueError(f"{others[0]} is unknown; only {ANSWER}, the row's answer, is filled in")
+    return pattern
+
+
+NAME = r"(?<!\\[pPN])\{[A-Za-z_]\w*\}"  # a word in braces, which is no quantifier and no \p{class}

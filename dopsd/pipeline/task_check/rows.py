@@ -1,26 +1,87 @@
-"""Scores of answers: those of the rows must get full marks, others must not."""
+"""Rows of a task's splits with their places, and the questions that occur twice."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dopsd.config.data_files import FILES
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import Progress
-from dopsd.pipeline.own_task.findings import SHOWN
-from dopsd.tasks.common.sources import Row, read_file
+from dopsd.tasks.common.sources import Row, read_file, read_rows
 from dopsd.tasks.custom.answers import extract, written
 from dopsd.tasks.custom.rows import cell
+from dopsd.tasks.custom.task import CustomTask
 from dopsd.tasks.custom.verifiers.config import CommandConfig
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from dopsd.config.params import Params
     from dopsd.core.types import Problem
-    from dopsd.pipeline.own_task.findings import Findings
-    from dopsd.pipeline.own_task.rows import Located
-    from dopsd.tasks.custom.task import CustomTask
+
+
+@dataclass(frozen=True)
+class Located:
+    """A problem with its split and the place of its row, `file:number`."""
+
+    split: str
+    place: str
+    problem: Problem
+
+
+def read(task: CustomTask) -> list[Located]:
+    """Return the problems of all sources, in the order of their rows.
+
+    Raises:
+        DopsdError: if a source cannot be read, has no rows, or a row makes no problem.
+    """
+    rows = [Located(s, row.place, p) for s in task.config.sources for row, p in task.read(s)]
+    for split, source in task.config.sources.items():
+        if not any(row.split == split for row in rows):
+            raise DopsdError(
+                f"{task.key}.{split}.path: {source.path}: no rows", code=Code.TOO_FEW_PROBLEMS
+            )
+    return rows
+
+
+def check_columns(params: Params) -> None:
+    """Read the first row of every local file of the matrix's own tasks, as `prepare` will.
+
+    Raises:
+        DopsdError: if the file cannot be read, or the row makes no problem.
+    """
+    for name in (name for name in params.matrix.tasks if name in params.data.custom):
+        config = params.data.custom[name]
+        task = CustomTask(name, config)
+        for split, source in config.sources.items():
+            is_file = Path(source.path).suffix in FILES
+            rows = read_rows(source, f"data.{name}.{split}.path") if is_file else iter(())
+            for row in islice(rows, 1):
+                task.problem_of(row)
+
+
+def check_splits(task: CustomTask, rows: list[Located], findings: Findings) -> None:
+    """Report sizes of the splits, and questions that are in two rows.
+
+    `dopsd prepare` drops the repetition, so that no question is in two splits.
+    """
+    findings.head("Rows")
+    findings.add(
+        *(f"{split}: {len(problems)} problems" for split, problems in task.build().items())
+    )
+    first: dict[str, Located] = {}
+    repeated = []
+    for row in sorted(rows, key=lambda row: ("test", "validation", "train").index(row.split)):
+        same = first.setdefault(task.identity(row.problem), row)
+        if same is not row:
+            repeated.append(
+                f"{row.split} {row.place} has the question of {same.split} {same.place}"
+            )
+    findings.add(f"{len(repeated)} of {len(rows)} rows repeat a question")
+    findings.examples(repeated)
+
 
 NO_ANSWER = "no answer"
 ANSWERS = "--answers"  # the option that names the file
@@ -172,3 +233,33 @@ def _expected(row: Row) -> bool | None:
             code=Code.SOURCE_ROW,
         )
     return TRUTHS[str(value).lower()]
+
+
+SHOWN = 5  # examples of one kind
+
+
+@dataclass
+class Findings:
+    """Lines of a report, and faults.
+
+    Attributes:
+        lines: the report, in the order of the checks.
+        faults: reasons why the task cannot be trained, one line each.
+    """
+
+    lines: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def head(self, title: str) -> None:
+        """Begin a part of the report."""
+        self.lines += ["", title]
+
+    def add(self, *lines: str) -> None:
+        """Add lines to the current part."""
+        self.lines += [f"  {line}" for line in lines]
+
+    def examples(self, lines: list[str]) -> None:
+        """Add the first lines, and the number of the others."""
+        self.add(*lines[:SHOWN])
+        if len(lines) > SHOWN:
+            self.add(f"and {len(lines) - SHOWN} more")
