@@ -63,11 +63,9 @@ class Finished(RunKey):
         return tested
 
     @property
-    def base_files(self) -> str | None:
-        """Digest of the base that was tested; None in results of releases that kept none."""
-        digest: str | None = read_json(self.folder / "test" / "paired.json", "dopsd test").get(
-            "base_files"
-        )
+    def base_files(self) -> str:
+        """Digest of the base that was tested."""
+        digest: str = read_json(self.folder / "test" / "paired.json", "dopsd test")["base_files"]
         return digest
 
     @property

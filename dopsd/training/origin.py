@@ -15,7 +15,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
 from dopsd.core.fingerprint import sha256
-from dopsd.core.paths import BASES, ORIGIN, is_base
+from dopsd.core.paths import BASES, ORIGIN
 from dopsd.core.settings import Section
 from dopsd.tasks.common.storage import DATA
 from dopsd.training.pretrain_config import BaseSettings, PretrainConfig
@@ -36,10 +36,9 @@ class Origin(Section):
 def place(task: str, block_size: int | None = None) -> Path:
     """Return the folder of a task's embedded base.
 
-    It is base/<task>, base/<task>_blocks of a block-causal one, or base itself of release 0.1.
+    It is base/<task>, or base/<task>_blocks of a block-causal one.
     """
-    name = f"{task}_blocks" if block_size else task
-    return BASES if is_base(BASES) else BASES / name
+    return BASES / (f"{task}_blocks" if block_size else task)
 
 
 def settings(base: BaseSettings) -> dict[str, Any]:

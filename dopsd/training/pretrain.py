@@ -237,7 +237,7 @@ class Pretrainer:
             return 0
         state = read_resume_point(path)
         if not state:
-            log(f"pretrain: {path}: damaged, or from an older release; starting from update 0")
+            log(f"pretrain: {path}: damaged; starting from update 0")
             return 0
         for name, p in self.parameters.items():
             p.data.copy_(state[f"model.{name}"])

@@ -55,7 +55,7 @@ def _name(rank: int) -> str:
 
 def _own(loop: Trainer) -> dict[str, Tensor]:
     # kept, because a new measurement might give another size and thus other rounding; the
-    # second entry said in older releases whether the size was halved
+    # second number is not used
     size, tokens = loop.micro_batches.size, loop.micro_batches.tokens
     own = {"micro_batch": torch.tensor([size, 0, tokens]), "rng": torch.get_rng_state()}
     if torch.cuda.is_available():
@@ -96,8 +96,8 @@ def _restore_own(loop: Trainer, own: dict[str, Tensor], state: dict[str, Any]) -
     if "cuda_rng" in own:
         torch.cuda.set_rng_state(own["cuda_rng"])
     memory_settings = {name: vars(loop.settings)[name] for name in MEMORY}
-    if "micro_batch" in own and state.get("memory", memory_settings) == memory_settings:
-        size, _, tokens = [*own["micro_batch"].tolist(), 0][:3]  # older releases kept two numbers
+    if "micro_batch" in own and state["memory"] == memory_settings:
+        size, _, tokens = own["micro_batch"].tolist()
         loop.micro_batches.size, loop.micro_batches.tokens = size, tokens
 
 

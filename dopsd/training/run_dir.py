@@ -228,7 +228,7 @@ class RunFolder:
         rank_files.restore(loop, folder, state)
         loop.update, loop.counters = state["update"], state["counters"]
         loop.empty_in_a_row, loop.spent = state["empty_in_a_row"], state["spent"]
-        loop.cpu_spent = state.get("cpu_spent", 0.0)  # of releases that did not count it
+        loop.cpu_spent = state["cpu_spent"]
         loop.detector.scores, loop.detector.squares = state["scores"], state["squares"]
         loop.gathered = MetricSums(
             {name: (total, count) for name, (total, count) in state["gathered"].items()}

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
 from dopsd.core.files import ASIDE, write_json
+from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log
 from dopsd.training.checkpoint import update_of
-from dopsd.training.other_releases import differing, inputs_of, of_other_releases
 from dopsd.training.resuming import RECORD, Resumable, bring, empty, record_of, resumable, steps_of
 from dopsd.training.run_identity import UNKNOWN, code_of, digest
-from dopsd.training.run_settings import scratch_folder, settings_of
+from dopsd.training.run_settings import input_files, scratch_folder, settings_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,25 +44,17 @@ def answer_of(flag: str | None) -> str:
     return answer
 
 
-def make_ready(run: RunSettings, answer: str, adopted: Path | None = None) -> None:
+def make_ready(run: RunSettings, answer: str) -> None:
     """Put the checkpoints that a run can continue from into its folder, and write run.json.
 
     Args:
         run: the run.
         answer: what to do with checkpoints of other code, one of ANSWERS.
-        adopted: a folder of an older release without run.json to continue from.
 
     Raises:
-        DopsdError: if other code trained the checkpoints and the answer is stop, or if `adopted`
-            does not fit the run.
+        DopsdError: if other code trained the checkpoints and the answer is stop.
     """
     scratch, code = scratch_folder(run), code_of(run.key.task, run.kind)
-    if adopted and not steps_of(scratch):
-        return _begin(run, scratch, _adopted(run, adopted))
-    if adopted:
-        if not adopted.is_dir():
-            raise DopsdError(f"--adopt {adopted}: no such folder", code=Code.ADOPT)
-        log(f"train: --adopt {adopted}: ignored; {scratch} has checkpoints and continues")
     candidates = _candidates(run, scratch)
     same_code = [
         candidate for candidate in candidates if record_of(candidate.folder).get("code") == code
@@ -77,8 +69,6 @@ def make_ready(run: RunSettings, answer: str, adopted: Path | None = None) -> No
     best = _furthest(candidates, scratch)
     if best and answer == "stop":
         raise DopsdError(_question(run, best, code), code=Code.OTHER_CODE)
-    if not best and answer != "anew":
-        _ask_about_older(run, scratch)
     _begin(run, scratch, None if answer == "anew" else best)
 
 
@@ -93,8 +83,7 @@ def _furthest(candidates: list[Resumable], scratch: Path) -> Resumable | None:
 def _candidates(run: RunSettings, scratch: Path) -> list[Resumable]:
     """Return what the run can continue from: its own folder, and folders with more updates.
 
-    These are folders of the run with other lengths and the same history. For a run without
-    checkpoints, folders that other releases named differently count too.
+    These are folders of the run with other lengths and the same history.
     """
     settings, (_, ends), record = (
         run.train,
@@ -103,8 +92,7 @@ def _candidates(run: RunSettings, scratch: Path) -> list[Resumable]:
     )
     current = resumable(scratch, ends, settings, is_whole=False)
     candidates = [current] if current.update else []
-    siblings = set(scratch.parent.glob(f"{scratch.name.rpartition('-')[0]}-*"))
-    for folder in sorted(siblings if current.update else {*siblings, *of_other_releases(run)}):
+    for folder in sorted(scratch.parent.glob(f"{scratch.name.rpartition('-')[0]}-*")):
         other_record = record_of(folder)
         is_further = max(map(update_of, steps_of(folder)), default=0) > current.update
         if (
@@ -131,47 +119,17 @@ def _candidates(run: RunSettings, scratch: Path) -> list[Resumable]:
 
 
 def _question(run: RunSettings, best: Resumable, code: dict[str, str]) -> str:
-    record = record_of(best.folder)
-    old_code, settings = record.get("code", {}), settings_of(run)[0]
+    old_code = record_of(best.folder).get("code", {})
     changed_files = sorted(name for name in old_code | code if old_code.get(name) != code.get(name))
     changes = changed_files[0] + (
         f" and {len(changed_files) - 1} more changed" if changed_files[1:] else " changed"
     )
     changes = changes if old_code else f"no {RECORD} records which"
-    unknown = [key for key, _ in differing(record.get("settings", settings), settings)]
-    changes += f"; settings that only one of the two has: {', '.join(unknown)}" if unknown else ""
     return (
         f"train: {best.folder} is at update {best.update}, trained by other code ({changes});"
         f" `dopsd train {' '.join(run.key.words)} --continue` continues with this code, --anew"
         f" starts from update 0; under DVC, a flow or a cluster set {OTHER_CODE}=continue or anew"
     )
-
-
-def _ask_about_older(run: RunSettings, scratch: Path) -> None:
-    from dopsd.training.older import older_folders  # slow to import and rarely needed
-
-    if record_of(scratch) or not (older := older_folders(run)):
-        return
-    listing = ", ".join(f"{folder} (update {update})" for folder, update in older.items())
-    raise DopsdError(
-        f"train: {listing}: from an older release, which did not record the settings; `dopsd train"
-        f" {' '.join(run.key.words)} --adopt {next(iter(older))}` continues if this is the same"
-        f" run, --anew (or {OTHER_CODE}=anew) starts from update 0",
-        code=Code.OLDER_RELEASE,
-    )
-
-
-def _adopted(run: RunSettings, folder: Path) -> Resumable:
-    from dopsd.training.older import refuse_misfit
-
-    refuse_misfit(run, folder)
-    source = resumable(folder, {}, run.train, is_whole=False)
-    if not source.update or not source.is_logged:
-        raise DopsdError(
-            f"--adopt {folder}: no intact checkpoint that these settings can continue from",
-            code=Code.ADOPT,
-        )
-    return source
 
 
 def _set_aside(folder: Path) -> None:
@@ -191,11 +149,8 @@ def _begin(run: RunSettings, scratch: Path, best: Resumable | None) -> None:
     """Bring the checkpoints to continue from into the folder, then write run.json."""
     decisive, ends = settings_of(run)
     code, record = code_of(run.key.task, run.kind), record_of(best.folder if best else scratch)
-    if best and best.folder != scratch and not record:  # a folder of an older release
-        record = {"adopted": best.folder.name}
     if best and best.folder != scratch:
-        if record_of(best.folder):  # before the checkpoints, so that their origin is always known
-            write_json(scratch / RECORD, record)
+        write_json(scratch / RECORD, record)  # first, so that the checkpoints' origin is known
         bring(best, scratch)
         log(f"train: {scratch} starts from update {best.update} of {best.folder}")
     cells = record.get("cells", []) if best and best.folder == scratch else []
@@ -218,12 +173,11 @@ def _begin(run: RunSettings, scratch: Path, best: Resumable | None) -> None:
     new_record = {
         "settings": decisive,
         "ends": ends,
-        "inputs": inputs_of(run),
+        "inputs": {path.as_posix(): sha256(path) for path in input_files(run)},
         "code": code,
         "history": history,
         "cells": cells,
     }
-    new_record |= {"adopted": record["adopted"]} if "adopted" in record else {}
     if new_record != record_of(scratch):
         write_json(scratch / RECORD, new_record)
 

@@ -40,7 +40,6 @@ def train(
     run: RunSettings,
     tracked_by: Path | None,
     other_code: str = "stop",
-    adopted: Path | None = None,
     remote: str | None = None,
 ) -> None:
     """Train until the run ends, then copy its adapters and log to the stage's outputs.
@@ -52,7 +51,6 @@ def train(
         tracked_by: the params.yaml for a second process that sends the log to MLflow; None: no
             tracking.
         other_code: what to do with a run that other code began: stop, continue or anew.
-        adopted: a folder of an older release to continue from.
         remote: where checkpoints are copied to, and fetched from if another machine is further.
 
     Raises:
@@ -63,7 +61,7 @@ def train(
     with ExitStack() as stack, saying_what_is_lost():
         folder = stack.enter_context(RunFolder(scratch, accelerator))
         by_first(accelerator, lambda: fetch(remote, scratch))
-        by_first(accelerator, lambda: make_ready(run, other_code, adopted))
+        by_first(accelerator, lambda: make_ready(run, other_code))
         if not is_finished(scratch, run.train):
             trainer = Trainer(run, accelerator)
             folder.resume(trainer)

@@ -200,4 +200,4 @@ def test_the_layout_of_rewards_is_part_of_what_identifies_a_run():
     for preset in ("reference", "paper"):
         params = checked(profiles.resolve("llada-8b-gsm8k", preset), "a profile")
         found.append(settings_of(params.run("gsm8k", "wd1", 0))[0].get("reward_layout"))
-    assert found == ["one_line", None]  # None: as older releases' runs
+    assert found == ["one_line", None]

@@ -221,15 +221,3 @@ def test_a_damaged_shard_is_named(project, capsys):
     shard = OUT / "step-000002/model.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
     assert f"{shard}: does not match its digest" in refused(capsys, "evaluate")
-
-
-def test_a_run_does_not_adopt_checkpoints_of_the_other_kind(both_kinds, capsys):
-    for weights, seed in (("all", 0), ("lora", 1)):
-        write_params(train__weights="lora" if seed == 0 else "all", train__updates=2)
-        theirs = scratch_folder(load_params().run("sudoku", "sft", seed))
-        old = Path("work") / f"old-{seed}"
-        shutil.copytree(theirs, old)
-        (old / "run.json").unlink()
-        write_params(train__weights=weights, train__updates=2)
-        said = refused(capsys, "train", "--seed", "7", "--method", "sft", "--adopt", str(old))
-        assert f"other weights than train.weights {weights}" in said

@@ -280,32 +280,6 @@ def test_other_code_continues_when_a_person_says_so_and_its_history_is_kept(
     assert train() == 0 and updates == [5, 6]  # asked once
 
 
-@pytest.mark.parametrize("is_newer", [True, False])
-def test_a_release_with_another_key_asks_before_a_run_begins_at_zero(
-    project, other_code, updates, capsys, is_newer
-):
-    """A key of params.yaml that one release has and the other has not gives the same run another
-    folder.
-    """
-    record = json.loads((other_code / "run.json").read_text())
-    if is_newer:
-        del record["settings"]["train"]["weight_decay"]
-    else:
-        record["settings"]["d_opsd"]["old_key"] = 1
-    (other_code / "run.json").write_text(json.dumps(record))
-    other_code.rename(other_code.with_name("train-0123456789abcdef-01234567"))
-    capsys.readouterr()
-    assert train() == 2 and not updates
-    said = capsys.readouterr().err
-    key = "train.weight_decay" if is_newer else "d_opsd.old_key"
-    assert "train-0123456789abcdef-01234567 is at update 4, trained by other code" in said
-    assert f"settings that only one of the two has: {key})" in said
-    write_params(train__updates=6)
-    assert train("--continue") == 0 and updates == [5, 6]
-    write_params(train__updates=6, train__weight_decay=0.5)  # another run
-    assert train() == 0 and updates == [5, 6, 1, 2, 3, 4, 5, 6]
-
-
 @pytest.mark.parametrize("is_flag", [True, False])
 def test_anew_starts_at_zero_once_and_sets_aside_what_was_learnt(
     project, other_code, updates, monkeypatch, capsys, is_flag
@@ -360,55 +334,6 @@ def test_comments_and_docstrings_are_not_other_code(tmp_path):
     assert found[0] == found[1] != found[2]
 
 
-def as_an_older_release() -> Path:
-    """The folder as releases left it that named it by settings and code together."""
-    old = Path("work/train-0123456789abcdef")
-    scratch().rename(old)
-    (old / "run.json").unlink()
-    for state in old.glob("step-*/state.json"):
-        changed = {
-            name: value for name, value in json.loads(state.read_text()).items() if name != "memory"
-        }
-        state.write_text(json.dumps(changed))
-        digests = json.loads((state.parent / "digests.json").read_text()) | {
-            "state.json": sha256(state)
-        }
-        (state.parent / "digests.json").write_text(json.dumps(digests))
-    shutil.rmtree("runs")
-    return old
-
-
-def test_a_run_of_an_older_release_is_named_and_continues_when_it_is_adopted(
-    project, updates, capsys
-):
-    assert train() == 0
-    old = as_an_older_release()
-    write_params(train__updates=6)
-    updates.clear()
-    assert train() == 2
-    said = capsys.readouterr().err
-    assert f"{old} (update 4)" in said and f"--adopt {old}" in said and "--anew" in said
-    assert main(["clean"]) == 0 and old.is_dir()
-    assert train("--adopt", str(old)) == 0 and updates == [5, 6]
-    assert train("--adopt", str(old)) == 0 and updates == [5, 6]
-    assert main(["clean"]) == 0 and not old.exists()
-
-
-def test_a_folder_to_adopt_must_be_there_whatever_has_begun(project, capsys):
-    assert train() == 0
-    assert train("--adopt", "work/nothing") == 2
-    assert "--adopt work/nothing: no such folder" in capsys.readouterr().err
-
-
-def test_a_run_of_an_older_release_with_another_adapter_belongs_to_no_run(project, updates, capsys):
-    assert train() == 0
-    old = as_an_older_release()
-    write_params(train__lora={"r": 2, "alpha": 4, "dropout": 0.0, "targets": ["q_proj"]})
-    assert train("--adopt", str(old)) == 2
-    assert f"--adopt {old}: the adapter has lora.r 4" in capsys.readouterr().err
-    assert train() == 0
-
-
 def test_clean_keeps_other_lengths_of_the_run(project):
     assert train() == 0
     short = scratch()
@@ -416,16 +341,6 @@ def test_clean_keeps_other_lengths_of_the_run(project):
     assert main(["clean"]) == 0 and short.is_dir()
     write_params(train__updates=6, train__learning_rate=5e-4)
     assert main(["clean"]) == 0 and not short.exists()
-
-
-def test_clean_keeps_a_run_that_only_lacks_a_newer_key_until_it_has_continued(project, other_code):
-    record = json.loads((other_code / "run.json").read_text())
-    del record["settings"]["train"]["weight_decay"]
-    (other_code / "run.json").write_text(json.dumps(record))
-    old = other_code.rename(other_code.with_name("train-0123456789abcdef-01234567"))
-    assert main(["clean"]) == 0 and old.is_dir()
-    assert train("--continue") == 0
-    assert main(["clean"]) == 0 and not old.exists() and scratch().is_dir()
 
 
 @pytest.mark.parametrize(
