@@ -78,8 +78,8 @@ def _write(loop: Trainer, accelerator: Accelerator, out: Path, kept: list[int]) 
         )
 
 
-def without_memory(out: Path, method: str, place: str, most: int) -> None:
-    """The gradients of the first collect; passes of rank 1 over more sequences have no memory."""
+def without_memory(place: str, most: int) -> None:
+    """Train, where passes of rank 1 over more sequences have no memory."""
     if os.environ["RANK"] == "1":
         from dopsd.training import trainer
 
@@ -98,7 +98,7 @@ def without_memory(out: Path, method: str, place: str, most: int) -> None:
                 refuse() if place == "forward" else hidden.register_hook(refuse)
 
         trainer.policy_of = limited
-    main(out, method)
+    command("train")
 
 
 def stopped_before(update: int, method: str = "d_opsd") -> None:

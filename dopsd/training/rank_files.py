@@ -13,7 +13,6 @@ import torch
 
 from dopsd.core.rng import key_from
 from dopsd.core.tensor_files import load_tensors, save_tensors
-from dopsd.distributed.accelerate_group import of_all_ranks
 from dopsd.training import checkpoint
 from dopsd.training.run_settings import MEMORY
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from accelerate import Accelerator
     from torch import Tensor
 
     from dopsd.algorithms.common.batch import Batch
@@ -34,19 +32,6 @@ def write_own(loop: Trainer, folder: Path) -> None:
     """Write what a checkpoint keeps of this process."""
     updates = checkpoint.pack_updates(loop.waiting)
     save_tensors(updates | _own(loop), folder / _name(loop.accelerator.process_index))
-
-
-def write_of_all(loop: Trainer, folder: Path) -> None:
-    """Write the files of all ranks: batches of the others come from this process's copies.
-
-    Their random states are lost.
-    """
-    for rank in range(loop.accelerator.num_processes):
-        if rank == loop.accelerator.process_index:
-            write_own(loop, folder)
-        else:
-            updates = [ranks[rank] for ranks in loop.of_all_ranks]
-            save_tensors(checkpoint.pack_updates(updates), folder / _name(rank))
 
 
 def _name(rank: int) -> str:
@@ -83,13 +68,12 @@ def restore(loop: Trainer, folder: Path, state: dict[str, Any]) -> None:
         own = [{}] * size
     _restore_own(loop, own[rank], state)
     loop.waiting = [[batch.to(loop.policy.device) for batch in update] for update in ranks[rank]]
-    loop.of_all_ranks = [list(update) for update in zip(*ranks, strict=True)] if size > 1 else []
 
 
 def _restore_own(loop: Trainer, own: dict[str, Tensor], state: dict[str, Any]) -> None:
     if "rng" in own:
         torch.set_rng_state(own["rng"])
-    else:  # lost, or of another number of ranks; without dropout nothing is drawn
+    else:  # of another number of ranks; without dropout nothing is drawn
         ranks = loop.accelerator.process_index, loop.accelerator.num_processes
         seed = key_from("dropout", loop.seed, state["update"], *ranks)
         torch.manual_seed(seed & 0x7FFFFFFF)
@@ -99,19 +83,6 @@ def _restore_own(loop: Trainer, own: dict[str, Tensor], state: dict[str, Any]) -
     if "micro_batch" in own and state["memory"] == memory_settings:
         size, _, tokens = own["micro_batch"].tolist()
         loop.micro_batches.size, loop.micro_batches.tokens = size, tokens
-
-
-def of_every_rank(accelerator: Accelerator, waiting: list[list[Batch]]) -> list[list[list[Batch]]]:
-    """Return the batches of each update and rank, in main memory; nothing for one process.
-
-    Args:
-        accelerator: the processes of the run, all of which must call.
-        waiting: the batches of each update, of this process.
-    """
-    if accelerator.num_processes == 1:
-        return []
-    own = [[batch.to("cpu") for batch in batches] for batches in waiting]
-    return [list(ranks) for ranks in zip(*of_all_ranks(accelerator, own), strict=True)]
 
 
 def shared(

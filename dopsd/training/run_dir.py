@@ -6,7 +6,7 @@ import errno
 import fcntl
 import shutil
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -106,33 +106,6 @@ class RunFolder:
                 self._seal(loop, tmp)
             # torchrun kills the others when one process ends early
             self.accelerator.wait_for_everyone()
-
-    def save_alone(self, loop: Trainer) -> bool:
-        """Write the checkpoint of the last update when the other processes no longer answer.
-
-        The first process does so, or one that finds that the first process has ended.
-
-        Returns:
-            Whether the folder now has a checkpoint of this update or a later one.
-        """
-        if not self.is_main:
-            with suppress(BlockingIOError):
-                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return self._save_alone(loop)
-            return False
-        return self._save_alone(loop)
-
-    def _save_alone(self, loop: Trainer) -> bool:
-        tmp = self._new_folder(loop)
-        newest = checkpoint.newest_resumable(self.scratch, loop.settings.checkpoint_every)
-        if loop.update and (newest is None or newest.update < loop.update):
-            with self._space(loop, tmp):
-                shutil.rmtree(tmp, ignore_errors=True)
-                tmp.mkdir()
-                rank_files.write_of_all(loop, tmp)
-                self._write(loop, tmp)
-                self._seal(loop, tmp)
-        return loop.update > 0
 
     def _new_folder(self, loop: Trainer) -> Path:
         return self.scratch / f"step-{loop.update:06d}.tmp"

@@ -58,7 +58,7 @@ def train(
     """
     accelerator = all_processes(run.launch.timeout)
     scratch, start = scratch_folder(run), started_from(run)
-    with ExitStack() as stack, saying_what_is_lost():
+    with ExitStack() as stack, explain_lost_rank(scratch):
         folder = stack.enter_context(RunFolder(scratch, accelerator))
         by_first(accelerator, lambda: fetch(remote, scratch))
         by_first(accelerator, lambda: make_ready(run, other_code))
@@ -90,8 +90,7 @@ def advance_to_the_end(trainer: Trainer, folder: RunFolder) -> None:
     """Advance the trainer until the run ends, and save its checkpoints.
 
     Raises:
-        DopsdError: after a signal, or when another process is lost, and the last finished update is
-            saved.
+        DopsdError: after a signal, and the last finished update is saved.
     """
     settings = trainer.settings
     with (
@@ -100,16 +99,7 @@ def advance_to_the_end(trainer: Trainer, folder: RunFolder) -> None:
     ):
         trainer.policy.forwards.should_stop = interrupts.is_caught
         progress.resume_at(trainer.update)
-        try:
-            _advance(trainer, folder, interrupts, progress)
-        except RuntimeError as error:
-            if not is_lost(error):
-                raise
-            trainer.roll_back()
-            update = f"update {trainer.update}" if trainer.update else "nothing"
-            saved = folder.save_alone(trainer)
-            outcome = f"saved {update} in" if saved else f"process 0 saves {update}, if any, in"
-            raise lost(f"{outcome} {folder.scratch}", error) from None
+        _advance(trainer, folder, interrupts, progress)
 
 
 def _advance(
@@ -135,14 +125,21 @@ def _advance(
 
 
 @contextmanager
-def saying_what_is_lost() -> Iterator[None]:
-    """Turn an exchange that fails before or after all updates into one line."""
+def explain_lost_rank(scratch: Path) -> Iterator[None]:
+    """Turn an exchange that fails because another process is lost into one line.
+
+    Args:
+        scratch: the folder of the checkpoints.
+
+    Raises:
+        DopsdError: if another process ended, or did not answer within launch.timeout.
+    """
     try:
         yield
     except RuntimeError as error:
         if not is_lost(error):
             raise
-        raise lost("no update was in work", error) from None
+        raise lost(scratch, error) from None
 
 
 @contextmanager

@@ -27,7 +27,6 @@ from dopsd.training.collapse import detector_of, look_for_collapse
 from dopsd.training.grad_accumulation import MicroBatches
 from dopsd.training.optim import adamw, optimizer_step, with_warmup
 from dopsd.training.prompt_sampler import PromptSampler
-from dopsd.training.rank_files import of_every_rank
 from dopsd.training.run_policy import policy_of
 
 if TYPE_CHECKING:
@@ -79,9 +78,6 @@ class Trainer:
         self.losses: deque[float] = deque(maxlen=each)  # of as many updates as follow a collect
         self.spent = self.cpu_spent = 0.0  # seconds of collects since the last update
         self.waiting: list[list[Batch]] = []  # the batches of each update of the current collect
-        # of each update the batches of every rank, in main memory: a rank that survives the others
-        # can save what they still had to learn from
-        self.of_all_ranks: list[list[list[Batch]]] = []
         # metrics of the collects since the last update, over all ranks
         self.gathered = MetricSums()
         self.detector = detector_of(train)
@@ -138,7 +134,6 @@ class Trainer:
             return "nothing to learn from"
         started, cpu_started = time.monotonic(), time.process_time()
         metrics = self._step(self.waiting.pop(0))
-        self.of_all_ranks = self.of_all_ranks[1:]
         metrics.merge(self.gathered)
         self.gathered = MetricSums()
         self.update += 1
@@ -158,7 +153,7 @@ class Trainer:
         """Remember what `roll_back` restores; weights change only when an update ends."""
         state: dict[str, Any] = {"waiting": list(self.waiting), "counters": dict(self.counters)}
         state["gathered"] = deepcopy(self.gathered)
-        names = ("empty_in_a_row", "spent", "cpu_spent", "of_all_ranks")
+        names = ("empty_in_a_row", "spent", "cpu_spent")
         state |= {name: getattr(self, name) for name in names}
         history = list(self.detector.scores), list(self.detector.squares)
         cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
@@ -186,7 +181,6 @@ class Trainer:
         self.waiting = updates + [
             [] for _ in range(max(row[0] for row in rank_counts) - len(updates))
         ]
-        self.of_all_ranks = of_every_rank(self.accelerator, self.waiting)
         _, batches, *sums = (sum(column) for column in zip(*rank_counts, strict=True))
         for name, total in zip(stats.counters, sums, strict=True):
             self.counters[name] += total
@@ -216,7 +210,6 @@ class Trainer:
                 code=Code.NOTHING_TO_LEARN,
             )
         self.waiting.clear()  # with skip_empty false, an empty update on momentum alone
-        self.of_all_ranks = []
         log(f"{message}; the run ends after update {self.update}, and its checkpoints stay")
 
     def _step(self, batches: list[Batch]) -> MetricSums:
