@@ -1,13 +1,12 @@
 """Find what a run can resume from in a training folder, and link it into the run's own folder.
 
-A run may resume from the checkpoints and log rows that the same run with another length, other
-checkpoint updates or other collapse settings would have written as well.
+A run may resume from the checkpoints and log rows that the same run with another length or other
+checkpoint updates would have written as well.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from dopsd.core.files import link
 from dopsd.core.paths import LOG
 from dopsd.training import checkpoint
 from dopsd.training.checkpoint import update_of
-from dopsd.training.early_end import WATCHING, collapse_update, starvation_update, watched_again
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from dopsd.training.config import TrainConfig
 
 RECORD = "run.json"  # which settings, inputs and code trained a folder
-COUNTS = ("count/collects", "count/empty_collects")  # numbers that every row of a log has
 KEYS = {"settings", "ends", "inputs", "code", "history", "cells"}  # of run.json
 
 
@@ -77,14 +74,11 @@ def steps_of(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-??????"))
 
 
-def resumable(
-    folder: Path, made_with: dict[str, Any], settings: TrainConfig, is_whole: bool
-) -> Resumable:
+def resumable(folder: Path, settings: TrainConfig, is_whole: bool) -> Resumable:
     """Return what a run of these settings can resume from in a folder.
 
     Args:
         folder: a training folder.
-        made_with: the folder's values of `run_settings.ENDS`.
         settings: section `train` of the run.
         is_whole: end before the first checkpoint that these settings keep and the folder lacks.
     """
@@ -95,28 +89,14 @@ def resumable(
         for row in _rows(log_of(sound[-1]) if sound else folder / LOG)
         if row["update"] <= last_update
     ]
-    if sound and any(
-        made_with.get(name, vars(settings)[name]) != vars(settings)[name] for name in WATCHING
-    ):
-        rows = watched_again(rows, _state(sound[-1]), settings)
-    end = min(
-        settings.updates,
-        collapse_update(rows) if settings.stop_on_collapse else math.inf,
-        starvation_update(rows, settings),
-    )
+    end = settings.updates
     lacking = sorted(
         {*range(settings.checkpoint_every, last_update + 1, settings.checkpoint_every)}
         - {*map(update_of, sound)}
     )
     if is_whole and lacking:
         end = min(end, lacking[0] - 1)
-    patience = made_with.get("max_empty_collects", settings.max_empty_collects)
-    is_same = patience == settings.max_empty_collects
-    steps = [
-        step
-        for step in sound
-        if update_of(step) <= end and (is_same or _state(step)["empty_in_a_row"] <= patience)
-    ]
+    steps = [step for step in sound if update_of(step) <= end]
     while (
         steps
         and not (steps[-1] / "trainer.safetensors").is_file()
@@ -132,21 +112,10 @@ def resumable(
     )
 
 
-def _state(step: Path) -> dict[str, Any]:
-    state: dict[str, Any] = json.loads((step / "state.json").read_text(encoding="utf-8"))
-    return state
-
-
 def _rows(log_file: Path) -> list[dict[str, Any]]:
     """Read the rows before the first damaged line; a process may still write the last line."""
     lines = log_file.read_bytes().split(b"\n")[:-1] if log_file.is_file() else []
-    return list(takewhile(_is_row, map(_object, lines)))
-
-
-def _is_row(row: dict[str, Any]) -> bool:
-    return type(row.get("update")) is int and all(
-        isinstance(row.get(name), int | float) for name in COUNTS
-    )
+    return list(takewhile(lambda row: type(row.get("update")) is int, map(_object, lines)))
 
 
 def is_finished(folder: Path, settings: TrainConfig) -> bool:

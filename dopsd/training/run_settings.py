@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from dopsd.tasks.common.config import TaskConfig
     from dopsd.training.config import TrainConfig
 
-# Keys of section train on which no update depends: where a run ends and what it keeps.
-ENDS: tuple[str, ...] = ("updates", "checkpoint_every", "max_empty_collects", "stop_on_collapse")
-ENDS += ("collapse_window", "collapse_drop", "collapse_errors")
+# Keys of section train on which no update depends: how long a run is, and what it keeps.
+ENDS = ("updates", "checkpoint_every")
 # Keys of section train that only change the use of memory, as sampling.batch_size does.
 MEMORY = ("micro_batch_states", "gradient_checkpointing")
 

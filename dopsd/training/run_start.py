@@ -85,12 +85,8 @@ def _candidates(run: RunSettings, scratch: Path) -> list[Resumable]:
 
     These are folders of the run with other lengths and the same history.
     """
-    settings, (_, ends), record = (
-        run.train,
-        settings_of(run),
-        record_of(scratch),
-    )
-    current = resumable(scratch, ends, settings, is_whole=False)
+    settings, record = run.train, record_of(scratch)
+    current = resumable(scratch, settings, is_whole=False)
     candidates = [current] if current.update else []
     for folder in sorted(scratch.parent.glob(f"{scratch.name.rpartition('-')[0]}-*")):
         other_record = record_of(folder)
@@ -104,7 +100,6 @@ def _candidates(run: RunSettings, scratch: Path) -> list[Resumable]:
             continue
         candidate = resumable(
             folder,
-            other_record["ends"],
             settings,
             is_whole=str(run.key) not in other_record["cells"],
         )
