@@ -201,7 +201,7 @@ def run_stage(arguments: argparse.Namespace, params: Params) -> None:
         evaluate_updates(params, arguments.task, arguments.method, arguments.seed, arguments.update)
     elif arguments.command == "train":
         from dopsd.pipeline.stages.train import run
-        from dopsd.training.run_start import answer_of
+        from dopsd.training.resume import answer_of
 
         answer = answer_of(arguments.other_code)
         run(params, arguments.task, arguments.method, arguments.seed, answer)

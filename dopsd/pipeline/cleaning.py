@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.files import ASIDE, WORK
 from dopsd.core.progress import log
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import scratch_folder
 
 if TYPE_CHECKING:
     from pathlib import Path

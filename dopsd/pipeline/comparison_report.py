@@ -16,8 +16,7 @@ from dopsd.models.measured_on import in_words
 from dopsd.pipeline.repeat import as_text
 from dopsd.pipeline.run_report import refresh, staleness
 from dopsd.tasks.registry import load_task
-from dopsd.training.resuming import record_of
-from dopsd.training.run_settings import settings_of
+from dopsd.training.run_identity import record_of, settings_of
 
 if TYPE_CHECKING:
     from pathlib import Path

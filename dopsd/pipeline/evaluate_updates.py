@@ -10,7 +10,7 @@ from dopsd.core.paths import EVALUATED, run_folder
 from dopsd.core.progress import log
 from dopsd.evaluation.evaluator import Evaluator
 from dopsd.pipeline.run_progress import accuracy
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import scratch_folder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -42,8 +42,7 @@ from dopsd.tracking.glossary import own_metrics
 from dopsd.training import run_identity
 from dopsd.training.machine import MACHINE
 from dopsd.training.metrics import TRAINING
-from dopsd.training.resuming import object_of, record_of
-from dopsd.training.run_settings import scratch_folder, settings_of
+from dopsd.training.run_identity import object_of, record_of, scratch_folder, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,7 @@ from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.algorithms.variants import variant_of
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK
-from dopsd.training.resuming import record_of
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import record_of, scratch_folder
 
 if TYPE_CHECKING:
     from dopsd.algorithms.common.config import AlgorithmConfig

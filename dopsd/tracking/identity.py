@@ -9,8 +9,7 @@ from dopsd.core.palette import run_colour
 from dopsd.tracking.client import Identity, tracking_uri
 from dopsd.tracking.methods import variant
 from dopsd.tracking.run_colours import COLOUR_TAG
-from dopsd.training.run_identity import first_code
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import first_code, scratch_folder
 
 if TYPE_CHECKING:
     from dopsd.tracking.config import TrackingConfig

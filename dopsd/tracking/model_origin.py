@@ -10,7 +10,7 @@ import yaml
 
 from dopsd.core.files import WORK, read_json
 from dopsd.training.machine import MACHINE
-from dopsd.training.resuming import object_of
+from dopsd.training.run_identity import object_of
 
 if TYPE_CHECKING:
     from dopsd.core.paths import RunKey

@@ -9,7 +9,7 @@ from dopsd.core.metrics import COUNTED
 from dopsd.core.paths import LOG
 from dopsd.core.tables import read_log
 from dopsd.training.machine import MACHINE
-from dopsd.training.resuming import object_of
+from dopsd.training.run_identity import object_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import RunKey
 from dopsd.pipeline.tournament.plan import Plan, merged
 from dopsd.tasks.common.storage import data_files
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import scratch_folder
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params

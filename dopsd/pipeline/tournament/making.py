@@ -13,7 +13,7 @@ from dopsd.evaluation.evaluator import Evaluator
 from dopsd.models.architecture import config_of
 from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.pipeline.tournament.cells import COSTS, RESULT, TESTED, TUNE, Cell
-from dopsd.training.run_start import answer_of
+from dopsd.training.resume import answer_of
 from dopsd.training.train import train
 
 if TYPE_CHECKING:

@@ -162,7 +162,7 @@ def first_update(project, **changes):
 
     write_params(**changes)
     loop = Trainer(load_params().run("sudoku", "d_opsd", 0), Accelerator(cpu=True))
-    loop._collect()
+    loop.collect()
     batch = loop.waiting[0][0]
     found = loop.algorithm.loss(loop.policy, batch)
     found.total.backward()
@@ -254,7 +254,7 @@ def test_warm_up_by_ratio_counts_the_updates_of_an_epoch(project):
     from accelerate import Accelerator
     from conftest import write_params
 
-    from dopsd.training.run_settings import settings_of
+    from dopsd.training.run_identity import settings_of
     from dopsd.training.trainer import Trainer
 
     run = load_params().run("sudoku", "d_opsd", 0)

@@ -12,7 +12,7 @@ import pytest
 
 from dopsd.config import profiles
 from dopsd.config.loading import checked
-from dopsd.training.run_settings import settings_of
+from dopsd.training.run_identity import settings_of
 
 D1 = "sea-virtue/d1_for_mmada@8640b9b diffu-grpo/slurm_scripts/train.yaml"  # a copy
 D1_REWARDS = "sea-virtue/d1_for_mmada@8640b9b diffu-grpo/reward_func.py"  # a copy

@@ -22,7 +22,7 @@ from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.core.fingerprint import sha256
 from dopsd.core.tables import read_table
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import scratch_folder
 
 BAD_PUZZLE = '{"id": "a", "prompt": "1", "answer": "2"}'
 NO_BLANK = '{"id": "a", "prompt": "1234341221434321", "answer": "1234341221434321"}'

@@ -17,7 +17,7 @@ from dopsd.pipeline import ablate, comparison
 from dopsd.tasks.registry import TASKS
 from dopsd.tracking.glossary import TABLES, own_metrics
 from dopsd.tracking.publish_run import _best_metrics
-from dopsd.training.resuming import record_of
+from dopsd.training.run_identity import record_of
 
 RUN = Path("runs/sudoku/d_opsd/0")
 

@@ -16,7 +16,7 @@ from dopsd.cli.main import main
 from dopsd.config.algorithms import AlgorithmsConfig
 from dopsd.config.loading import load_params
 from dopsd.core.fingerprint import sha256
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import scratch_folder
 from dopsd.training.trainer import Trainer
 
 OUT = Path("runs/sudoku/d_opsd/0/train")
@@ -66,13 +66,13 @@ def undisturbed(project):
 @pytest.fixture
 def updates(monkeypatch) -> list[int]:
     """The updates that are learnt, in this process."""
-    found, step = [], Trainer._step
+    found, step = [], Trainer.accumulate
 
-    def noted(self: Trainer, batches: list) -> object:
+    def noted(self: Trainer) -> object:
         found.append(self.update + 1)
-        return step(self, batches)
+        return step(self)
 
-    monkeypatch.setattr(Trainer, "_step", noted)
+    monkeypatch.setattr(Trainer, "accumulate", noted)
     return found
 
 
@@ -129,11 +129,11 @@ def test_what_changes_memory_alone_continues_and_takes_effect(
     updates.clear()
     write_params(train__updates=4, **changes)
     seen = []
-    step = Trainer._step
+    step = Trainer.accumulate
     monkeypatch.setattr(
         Trainer,
-        "_step",
-        lambda self, batches: seen.append(self.micro_batches.size) or step(self, batches),
+        "accumulate",
+        lambda self: seen.append(self.micro_batches.size) or step(self),
     )
     assert train() == 0
     assert updates == [2, 3, 4] and set(seen) == {changes.get("train__micro_batch_states", 64)}
@@ -238,9 +238,9 @@ def test_a_base_that_was_moved_is_the_same_base(project):
 @pytest.fixture
 def other_code(monkeypatch):
     """A run of four updates that code of another day has begun, and nothing else in work/."""
-    from dopsd.training import run_start
+    from dopsd.training import resume
 
-    write = run_start.write_json
+    write = resume.write_json
     assert train() == 0
     path = scratch() / "run.json"
     record = json.loads(path.read_text())
@@ -372,7 +372,7 @@ def test_a_log_that_is_damaged_before_the_first_checkpoint_is_made_again(
 
 
 def test_a_damaged_log_ends_at_the_damage(tmp_path):
-    from dopsd.training.resuming import _rows
+    from dopsd.training.resume import _rows
 
     row = b'{"loss": 1.0, "update": 1}\n'
     log = tmp_path / "log.jsonl"
