@@ -41,7 +41,7 @@ def build_toy(base: Path, out: Path) -> None:
     from dopsd.models.embedded import build_tokenizer
     from dopsd.models.loading import build_model
     from dopsd.models.published import named
-    from dopsd.training.pretrain import initialise
+    from dopsd.training.pretraining.pretrain import initialise
 
     if (base / "tokenizer.json").is_file() and (base / "config.json").is_file():
         from dopsd.models.tokenizer import load_tokenizer
