@@ -30,7 +30,7 @@ RECORD = "run.json"  # which settings, inputs and code trained a folder
 KEYS = {"settings", "ends", "inputs", "code", "history", "cells"}  # of run.json
 # Keys of section train on which no update depends: how long a run is, and what it keeps.
 ENDS = ("updates", "checkpoint_every")
-UNKNOWN = "unknown"  # stands for the code of a folder without run.json
+UNKNOWN = "unknown"  # stands for the code of a folder whose run.json is missing or damaged
 
 
 def record_of(folder: Path) -> dict[str, Any]:
