@@ -26,7 +26,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.fingerprint import checkout_digest
 from dopsd.core.paths import RunKey
 from dopsd.pipeline.run_request import PARAMS, RunRequest, check
-from dopsd.training.origin import ALLOWANCE
+from dopsd.training.pretraining.origin import ALLOWANCE
 from flows import stages
 from flows.artifacts import SERVER_ERRORS
 from flows.comparison_cells import Cell

@@ -23,7 +23,7 @@ from dopsd.pipeline.disk_model import require_room
 from dopsd.pipeline.dvc_remote import remote_problem
 from dopsd.pipeline.run_request import RunRequest
 from dopsd.pipeline.writer_lock import WriterLock
-from dopsd.training.origin import allowance
+from dopsd.training.pretraining.origin import allowance
 from flows.artifacts import SERVER_ERRORS, ProgressBar, show_checkpoints, show_result
 from flows.checkpoint_evals import CheckpointEvalJob
 from flows.running import DOPSD, DVC, CommandFailed, run

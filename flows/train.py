@@ -22,8 +22,8 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.fingerprint import checkout_digest
 from dopsd.core.paths import RunKey
 from dopsd.pipeline.run_request import RunRequest, check
-from dopsd.training.origin import ALLOWANCE
-from dopsd.training.run_start import OTHER_CODE
+from dopsd.training.pretraining.origin import ALLOWANCE
+from dopsd.training.resume import OTHER_CODE
 from flows import checkpoint_evals, server, stages
 from flows.checkpoint_evals import CheckpointEvalJob, Devices
 from flows.failures import failed

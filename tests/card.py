@@ -123,7 +123,7 @@ def move(loop: Trainer, std: float, seed: int) -> None:
 def collect(loop: Trainer) -> list[Batch]:
     """Return the batches of the first update, made on the device of the policy."""
     while not loop.waiting:
-        loop._collect()
+        loop.collect()
     return loop.waiting[0]
 
 

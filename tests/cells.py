@@ -8,6 +8,8 @@ from pathlib import Path
 from dopsd.core.files import write_json
 from dopsd.core.tables import write_table
 
+MEASURED = {"device": "CPU", "packages": {}}
+
 
 def cost(update: int) -> dict[str, int]:
     return {
@@ -25,12 +27,9 @@ def finished(
     seconds: list[float] | None = None,
     base_score: float = 0.25,
     split: str = "validation",
-    measured_on: tuple[dict, dict] | None = None,
+    measured_on: tuple[dict, dict] = (MEASURED, MEASURED),
 ) -> None:
-    """The files that a run of two updates, two rollouts each, leaves.
-
-    `measured_on` of base and best is None in results of releases that did not record it.
-    """
+    """The files that a run of two updates, two rollouts each, leaves."""
     cell = Path("runs/sudoku") / method / str(seed)
     cell.mkdir(parents=True)
     mean = sum(scores.values()) / len(scores)
@@ -46,13 +45,17 @@ def finished(
             "whole": 0.0,
         },
     }
-    for side, record in zip(sides.values(), measured_on or (), strict=False):
+    for side, record in zip(sides.values(), measured_on, strict=True):
         side["measured_on"] = [record]
     paired = {"difference": mean - 0.25, "interval": [mean - 0.35, mean - 0.15]}
     chosen = {"update": 2, "protocol": "greedy", "split": split}
     write_json(
         cell / "test" / "paired.json",
-        {"selected": chosen, "protocols": {"greedy": sides | {"paired": paired}}},
+        {
+            "selected": chosen,
+            "protocols": {"greedy": sides | {"paired": paired}},
+            "base_files": "01",
+        },
     )
     write_json(cell / "best" / "select.json", chosen)
     write_json(cell / "train.json", {"fingerprint": f"train-{method}{seed}"})
@@ -75,7 +78,8 @@ def finished(
 def trained_with(method: str, seed: int, **settings: object) -> None:
     """The record of a finished run's training, with these settings; `method` names a section."""
     kind = method.partition("-")[0]
-    record = {"settings": {"train": {}, "method": kind, kind: {}, "seed": seed, "task": "sudoku"}}
-    record["settings"] |= settings
+    record = {"settings": {"method": kind, kind: {}, "seed": seed, "task": "sudoku"} | settings}
+    train = {"weights": "lora", "reference": "base"} | record["settings"].get("train", {})
+    record["settings"]["train"] = train
     record |= {"ends": {}, "inputs": {}, "code": {}, "history": [], "cells": []}
     write_json(Path("work") / f"train-{method}{seed}" / "run.json", record)

@@ -131,14 +131,14 @@ def stop_in(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
     """SIGINT in an update, which is dropped."""
     from dopsd.training.trainer import Trainer
 
-    step, left = Trainer._step, [signal.SIGINT]
+    step, left = Trainer.accumulate, [signal.SIGINT]
 
-    def interrupted(self: Any, batches: list) -> object:
+    def interrupted(self: Any) -> object:
         if self.update + 1 == update and left:
             os.kill(os.getpid(), left.pop())
-        return step(self, batches)
+        return step(self)
 
-    monkeypatch.setattr(Trainer, "_step", interrupted)
+    monkeypatch.setattr(Trainer, "accumulate", interrupted)
 
 
 @pytest.fixture(scope="session")

@@ -98,6 +98,8 @@ STATE = {
     "waiting": 0,
     "empty_in_a_row": 0,
     "spent": 1.5,
+    "cpu_spent": 1.0,
+    "memory": {"micro_batch_states": 8, "gradient_checkpointing": False},
     "ranks": 1,
 }
 STATE |= {"scores": [0.5], "squares": [0.1], "gathered": {"loss": [1.0, 2.0]}}

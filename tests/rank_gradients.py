@@ -16,8 +16,8 @@ from forks import command
 from dopsd.config.loading import load_params
 from dopsd.core.tensor_files import save_tensors
 from dopsd.distributed.accelerate_group import all_processes
-from dopsd.training.run_dir import RunFolder
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_folder import RunFolder
+from dopsd.training.run_identity import scratch_folder
 from dopsd.training.trainer import Trainer
 
 
@@ -32,7 +32,7 @@ def main(out: Path, method: str = "d_opsd") -> None:
         p.data += 0.1 * torch.randn(p.shape, generator=generator)
     collected, collect = [], loop.algorithm.collect
     loop.algorithm.collect = lambda *args: collected.append(collect(*args)) or collected[-1]
-    loop._collect()
+    loop.collect()
     trajectories = collected[0].stats.counters["trajectories"]
     kept = loop.policy.process_group.all_gather_object([trajectories])
     _write(loop, accelerator, out, kept)
@@ -43,7 +43,7 @@ def resumed(out: Path, method: str = "d_opsd") -> None:
     accelerator, run = all_processes(), load_params().run("sudoku", method, 0)
     loop = Trainer(run, accelerator)
     with RunFolder(scratch_folder(run), accelerator) as folder:
-        folder.resume(loop)
+        folder.resume(loop.load_state, loop.settings.checkpoint_every)
     _write(loop, accelerator, out, [])
 
 
@@ -78,8 +78,8 @@ def _write(loop: Trainer, accelerator: Accelerator, out: Path, kept: list[int]) 
         )
 
 
-def without_memory(out: Path, method: str, place: str, most: int) -> None:
-    """The gradients of the first collect; passes of rank 1 over more sequences have no memory."""
+def without_memory(place: str, most: int) -> None:
+    """Train, where passes of rank 1 over more sequences have no memory."""
     if os.environ["RANK"] == "1":
         from dopsd.training import trainer
 
@@ -98,7 +98,7 @@ def without_memory(out: Path, method: str, place: str, most: int) -> None:
                 refuse() if place == "forward" else hidden.register_hook(refuse)
 
         trainer.policy_of = limited
-    main(out, method)
+    command("train")
 
 
 def stopped_before(update: int, method: str = "d_opsd") -> None:
@@ -106,7 +106,7 @@ def stopped_before(update: int, method: str = "d_opsd") -> None:
 
     used-RANK has a line for each collect and each update that this rank finishes.
     """
-    collect, step = Trainer._collect, Trainer._step
+    collect, step = Trainer.collect, Trainer.accumulate
     used = Path(f"used-{os.environ.get('RANK', '0')}")
 
     def write(*values: object) -> None:
@@ -119,13 +119,14 @@ def stopped_before(update: int, method: str = "d_opsd") -> None:
         problems = [problem.id for problem in self.order.of(number)]
         write("collect", number, problems)
 
-    def stepping(self: Trainer, batches: list) -> object:
+    def stepping(self: Trainer) -> object:
         if self.update == update and self.accelerator.is_main_process:
             os.kill(os.getpid(), signal.SIGTERM)
+        batches = self.waiting[0]
         before = [sum(map(len, batches)), sum(float(batch.weight.sum()) for batch in batches)]
-        metrics = step(self, batches)
+        metrics = step(self)
         write("update", self.update, *before)
         return metrics
 
-    Trainer._collect, Trainer._step = collecting, stepping
+    Trainer.collect, Trainer.accumulate = collecting, stepping
     command("train", "--method", method)

@@ -19,11 +19,11 @@ def slow_update(seconds: float) -> None:
     from dopsd.models.llm_policy import LlmPolicy
     from dopsd.training.trainer import Trainer
 
-    step, hidden, updates = Trainer._step, LlmPolicy.hidden, []
+    step, hidden, updates = Trainer.accumulate, LlmPolicy.hidden, []
 
-    def counted(self, batches):
+    def counted(self):
         updates.append(self.update)
-        return step(self, batches)
+        return step(self)
 
     def slow(self, *inputs):
         if len(updates) == 3:
@@ -31,7 +31,7 @@ def slow_update(seconds: float) -> None:
             time.sleep(seconds)
         return hidden(self, *inputs)
 
-    Trainer._step, LlmPolicy.hidden = counted, slow
+    Trainer.accumulate, LlmPolicy.hidden = counted, slow
     command("train")
 
 
@@ -40,7 +40,7 @@ def slow_sealing(seconds: float) -> None:
     goes on.
     """
     from dopsd.training import checkpoint
-    from dopsd.training.run_dir import RunFolder
+    from dopsd.training.run_folder import RunFolder
 
     save, seal = RunFolder.save, checkpoint.seal
 
@@ -48,8 +48,8 @@ def slow_sealing(seconds: float) -> None:
         time.sleep(seconds)
         seal(half, final)
 
-    def saved(self, loop):
-        save(self, loop)
+    def saved(self, *state):
+        save(self, *state)
         is_sealed = any(self.scratch.glob("step-??????"))
         _write(f"left-{_rank()}", "sealed" if is_sealed else "early")
 
@@ -61,14 +61,14 @@ def killed_after(update: int, rank: str | None = None) -> None:
     """The process, or that rank alone, is killed when it begins the update after that one."""
     from dopsd.training.trainer import Trainer
 
-    step = Trainer._step
+    step = Trainer.accumulate
 
-    def dying(self, batches):
+    def dying(self):
         if self.update == update and rank in (None, _rank()):
             os.kill(os.getpid(), signal.SIGKILL)
-        return step(self, batches)
+        return step(self)
 
-    Trainer._step = dying
+    Trainer.accumulate = dying
     command("train")
 
 

@@ -29,14 +29,14 @@ def adapter_digests() -> dict[str, str]:
 
 def die_at(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
     """Lose the process between two updates, as a SIGKILL would."""
-    step = Trainer._step
+    step = Trainer.accumulate
 
-    def dying(self: Trainer, batches: list) -> object:
+    def dying(self: Trainer) -> object:
         if self.update == update:
             raise SystemExit(9)
-        return step(self, batches)
+        return step(self)
 
-    monkeypatch.setattr(Trainer, "_step", dying)
+    monkeypatch.setattr(Trainer, "accumulate", dying)
 
 
 def evaluator(attempts: int = 1) -> tuple[Evaluator, EvalProtocol]:

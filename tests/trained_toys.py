@@ -13,7 +13,7 @@ from dopsd.config.loading import load_params
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import load_policy
 from dopsd.tasks.registry import load_task
-from dopsd.training.pretrain import Pretrainer
+from dopsd.training.pretraining.pretrain import Pretrainer
 
 BASE = Path("models/toy")
 EMBEDDED = "sudoku_blocks"  # made by the stage pretrain

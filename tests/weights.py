@@ -113,8 +113,8 @@ def checkpoints(draw: Random, root: str) -> Call:
 
     from dopsd.core.fingerprint import sha256
     from dopsd.training import checkpoint
-    from dopsd.training.config import TrainConfig
-    from dopsd.training.run_dir import RunFolder
+    from dopsd.training.run_folder import RunFolder
+    from dopsd.training.trainer_state import TrainerState
 
     scratch, is_sealed = Path("work/train-0"), draw.random() < 0.6
     policy()
@@ -130,7 +130,7 @@ def checkpoints(draw: Random, root: str) -> Call:
         put(folder / "trainer.safetensors", save({"ema/x": torch.zeros(2)}))
         put(
             folder / "batches.0.safetensors",
-            save({"rng": torch.get_rng_state(), "micro_batch": torch.tensor([8, 0])}),
+            save({"rng": torch.get_rng_state(), "micro_batch": torch.tensor([8, 0, 0])}),
         )
         odd = folder / draw.choice(sorted(path.name for path in folder.iterdir()))
         content = odd.read_bytes()
@@ -167,18 +167,13 @@ def checkpoints(draw: Random, root: str) -> Call:
         put(folder / "digests.json", digests)
     put(scratch / "log.jsonl", log_lines(draw))
     accelerator = SimpleNamespace(is_main_process=True, num_processes=1, process_index=0)
-    learner = SimpleNamespace(adapted=policy().adapted, device=torch.device("cpu"))
-    loop = SimpleNamespace(
-        policy=learner, parameters={}, optimizer=SimpleNamespace(state={}), update=0
-    )
-    loop.watch, loop.micro_batches, loop.settings = (
-        SimpleNamespace(),
-        SimpleNamespace(),
-        TrainConfig(checkpoint_every=2),
-    )
+
+    def load_state(state: TrainerState, weights: Path) -> None:
+        policy().load(weights)
+        torch.set_rng_state(state.rng)
 
     def call() -> None:
         checkpoint.checkpoints(scratch)
-        RunFolder(scratch, accelerator).resume(loop)
+        RunFolder(scratch, accelerator).resume(load_state, every=2)
 
     return call

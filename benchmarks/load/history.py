@@ -25,7 +25,7 @@ COPY = """
 import json, shutil, sys
 from pathlib import Path
 from dopsd.config.loading import load_params
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import scratch_folder
 params, first = load_params(), Path("runs/sudoku/d_opsd/0")
 for seed in range(*map(int, sys.argv[1:])):
     folder = first.with_name(str(seed))

@@ -26,7 +26,7 @@ from dopsd.core.progress import log
 from dopsd.core.tables import read_log
 from dopsd.distributed.launch import end_with_parent
 from dopsd.evaluation.evaluator import Evaluator
-from dopsd.training.run_start import answer_of
+from dopsd.training.resume import answer_of
 from dopsd.training.train import train
 
 IMPOSSIBLE = 3  # exit code of a run that its method, task or data make impossible, by these codes

@@ -18,7 +18,7 @@ from dopsd.core.files import WORK, read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import RunKey
 from dopsd.tasks.common.storage import data_files
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import scratch_folder
 
 PARAMS = Path("params.yaml")
 LOGS = WORK / "tournament"

@@ -19,7 +19,7 @@ from dopsd.core.statistics import bootstrap
 from dopsd.core.tables import read_log, read_table
 from dopsd.evaluation.curve import curve_of
 from dopsd.models.adapter_files import identity
-from dopsd.models.backends import NONE, PACKAGES, UNKNOWN, fields
+from dopsd.models.backends import NONE, PACKAGES, fields
 from dopsd.training.start import RUN
 
 if TYPE_CHECKING:
@@ -65,11 +65,9 @@ class Finished(RunKey):
         return tested
 
     @property
-    def base_files(self) -> str | None:
-        """Digest of the base that was tested; None in results of releases that kept none."""
-        digest: str | None = read_json(self.folder / "test" / "paired.json", "dopsd test").get(
-            "base_files"
-        )
+    def base_files(self) -> str:
+        """Digest of the base that was tested."""
+        digest: str = read_json(self.folder / "test" / "paired.json", "dopsd test")["base_files"]
         return digest
 
     @property
@@ -194,26 +192,17 @@ MEANINGS = {
 def differences(measured: Mapping[str, Records]) -> list[str]:
     """Return a line for each field in which scores were measured differently.
 
-    Scores without a record, of older releases, get one line if others have one.
-
     Args:
         measured: the records `measured_on` by the name of what was scored.
     """
-    known = {name: fields(records) for name, records in measured.items() if records}
-    unknown = [name for name in measured if name not in known]
-    lines = [_line(field, known) for field in _differing(known)]
-    if known and unknown:
-        lines.append(
-            f"device {UNKNOWN} of {_listed(unknown)}: tested by a release that did not record it,"
-            " so it may have been another one"
-        )
-    return lines
+    known = {name: fields(records) for name, records in measured.items()}
+    return [_line(field, known) for field in _differing(known)]
 
 
 def between_sides(comparison: Mapping[str, Any]) -> list[str]:
     """Return how base and trained model of a test result were measured differently."""
     sides = {"base": "base", "best": "trained model"}
-    return differences({name: _records(comparison[side]) for side, name in sides.items()})
+    return differences({name: comparison[side]["measured_on"] for side, name in sides.items()})
 
 
 def between_runs(runs: Sequence[Finished]) -> list[str]:
@@ -237,24 +226,19 @@ def between_runs(runs: Sequence[Finished]) -> list[str]:
 
 
 def rounds_differently(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Return whether the same model may answer differently in two reports, as both record.
+    """Return whether the same model may answer differently in two reports.
 
     With another dtype or quantization it is another model. Another batch size or release of dopsd
     alone is no reason: the bases may then be two.
     """
-    a, b = (fields(_records(report)) for report in (first, second))
+    a, b = (fields(report["measured_on"]) for report in (first, second))
     differing = {name for name in a.keys() | b.keys() if a.get(name) != b.get(name)}
-    return bool(a and b) and bool(differing - UNCHANGING) and not differing & set(COARSE)
+    return bool(differing - UNCHANGING) and not differing & set(COARSE)
 
 
 def records_of(comparison: Mapping[str, Any]) -> Records:
     """Return what measured base and trained model of a test result."""
-    return [record for side in ("base", "best") for record in _records(comparison[side])]
-
-
-def _records(side: Mapping[str, Any]) -> Records:
-    records: Records = side.get("measured_on", [])  # earlier releases: none
-    return records
+    return [record for side in ("base", "best") for record in comparison[side]["measured_on"]]
 
 
 def _differing(known: Mapping[str, dict[str, str]]) -> list[str]:

@@ -124,8 +124,8 @@ def _import_flows(command: str) -> None:
 
 def _run(a: argparse.Namespace) -> None:
     from dopsd.pipeline.run_request import check
-    from dopsd.training.origin import allowance
-    from dopsd.training.run_start import answer_of
+    from dopsd.training.pretraining.origin import allowance
+    from dopsd.training.resume import answer_of
 
     request, can_retrain = _request(a), bool(allowance())
     other_code = answer_of(None)

@@ -21,7 +21,7 @@ from dopsd.core.tables import read_log
 from dopsd.pipeline.ablate import variant_of_run
 from dopsd.pipeline.run_report import refresh
 from dopsd.tracking.client import shown, start_command, tracking_uri
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

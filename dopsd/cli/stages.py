@@ -114,9 +114,9 @@ def add_stages(commands: Commands) -> None:
 
 
 def _train_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the choices for a run that other code or an older release began.
+    """Add the choices for a run that other code began.
 
-    Without a choice training stops at such a run and names them.
+    Without a choice training stops at such a run and names both.
     """
     group = parser.add_argument_group(
         "a run that other code began",
@@ -133,12 +133,6 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
     anew_help = "start at update 0; the old run moves to work/aside until `dopsd clean`"
     answers.add_argument(
         "--anew", action="store_const", const="anew", dest="other_code", help=anew_help
-    )
-    answers.add_argument(
-        "--adopt",
-        type=Path,
-        metavar="FOLDER",
-        help="continue this work/train-... folder of a release that wrote no run.json",
     )
 
 
@@ -207,10 +201,10 @@ def run_stage(arguments: argparse.Namespace, params: Params) -> None:
         evaluate_updates(params, arguments.task, arguments.method, arguments.seed, arguments.update)
     elif arguments.command == "train":
         from dopsd.pipeline.stages.train import run
-        from dopsd.training.run_start import answer_of
+        from dopsd.training.resume import answer_of
 
         answer = answer_of(arguments.other_code)
-        run(params, arguments.task, arguments.method, arguments.seed, answer, arguments.adopt)
+        run(params, arguments.task, arguments.method, arguments.seed, answer)
     else:
         stage: Callable[..., object] = import_module(
             f"dopsd.pipeline.stages.{arguments.command}"

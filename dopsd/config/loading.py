@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import warnings
 from difflib import get_close_matches
-from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from types import NoneType
@@ -22,10 +21,7 @@ from dopsd.config.params import Params
 from dopsd.config.tasks import TasksConfig
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, is_unicode
-from dopsd.core.paths import BASES, is_base
-from dopsd.core.progress import log
 from dopsd.core.settings import Section
-from dopsd.models.config import ModelConfig
 from dopsd.tasks.custom.config import CustomTaskConfig
 
 if TYPE_CHECKING:
@@ -188,30 +184,6 @@ def _check_size(value: object, fault: str) -> None:
             )
 
 
-def _with_new_names(raw: object, path: Path | str) -> object:
-    """Return the settings with release 0.1's model.path translated, and log that once per folder.
-
-    Release 0.1 kept its embedded base in base/ itself. While that base exists, the old value is
-    still right and stays.
-    """
-    if not isinstance(raw, dict):
-        return raw
-    model = raw.get("model")
-    if not isinstance(model, dict) or model.get("path") != str(BASES) or is_base(BASES):
-        return raw
-    new: str = ModelConfig.model_fields["path"].default
-    _say_once(
-        f"{path}: model.path: {BASES} is now {new}; the old value works until release 0.3",
-        Path.cwd(),
-    )
-    return raw | {"model": model | {"path": new}}
-
-
-@cache
-def _say_once(line: str, _folder: Path) -> None:
-    log(line)
-
-
 def checked(raw: object, path: Path | str) -> Params:
     """Check raw settings and return them as `Params`.
 
@@ -223,7 +195,7 @@ def checked(raw: object, path: Path | str) -> Params:
         DopsdError: with one line for each of the first errors, and the number of the others.
     """
     try:
-        return Params.model_validate(_with_new_names(raw, path))
+        return Params.model_validate(raw)
     except ValidationError as error:
         raise as_lines(error, path, raw) from error
 

@@ -10,7 +10,7 @@ from dopsd.config.consistency import every_run
 from dopsd.config.data_files import method_files, task_files
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.training.origin import place
+from dopsd.training.pretraining.origin import base_folder
 from dopsd.training.start import checked_start
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def missing_files(params: Params) -> list[str]:
     for task in params.matrix.tasks:
         overrides, path = params.data.tasks[task].model, params.model_of(task).path
         is_own = overrides is not None and overrides.path is not None
-        made = place(task, params.pretrain.block_size)
+        made = base_folder(task, params.pretrain.block_size)
         if Path(path) != made if is_own else not params.pretrain.tasks:
             files[f"data.{task}.model.path" if is_own else "model.path"] = f"{path}/config.json"
     return missing(files)

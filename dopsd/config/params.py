@@ -24,7 +24,7 @@ from dopsd.models.config import ModelConfig, ModelOverrides
 from dopsd.rollout.config import SamplingConfig
 from dopsd.tracking.config import TrackingConfig
 from dopsd.training.config import CheckpointsConfig, TrainConfig
-from dopsd.training.pretrain_config import BaseSettings, PretrainConfig
+from dopsd.training.pretraining.config import BaseSettings, PretrainConfig
 from dopsd.training.run_settings import RunSettings
 
 

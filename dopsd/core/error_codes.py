@@ -66,8 +66,6 @@ class Code(Enum):
     # training and stages
     INTERRUPTED = "D501"
     OTHER_CODE = "D502"
-    OLDER_RELEASE = "D503"
-    ADOPT = "D504"
     RUN_IN_USE = "D505"
     RESUME = "D506"
     NOT_FINITE = "D507"

@@ -17,11 +17,6 @@ PUBLISHED = WORK / "publish.json"  # links from the last `dopsd publish`
 EVALUATED = "evaluate: done with checkpoint "
 
 
-def is_base(folder: Path) -> bool:
-    """Return whether the folder holds a base model, or the remains of an embedded one."""
-    return any((folder / name).is_file() for name in ("config.json", ORIGIN))
-
-
 def run_folder(task: str, method: str, seed: int) -> Path:
     """Return the folder of a run's results: runs/<task>/<method>/<seed>."""
     return RUNS / task / method / str(seed)

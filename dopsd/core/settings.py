@@ -6,7 +6,7 @@ Sections are frozen and strict, and refuse unknown keys.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
@@ -44,23 +44,13 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    # keys that older releases lack, each with the value that computes as they did
-    LATER: ClassVar[dict[str, Any]] = {}
-
     def decisive(self, *ignored: str) -> dict[str, Any]:
         """Return the values by which results are identified.
-
-        A key of LATER is left out at its value there, so that older results keep their identity.
 
         Args:
             *ignored: keys on which no result depends.
         """
-        values = self.model_dump(exclude=set(ignored))
-        return {
-            key: value
-            for key, value in values.items()
-            if key not in self.LATER or value != self.LATER[key]
-        }
+        return self.model_dump(exclude=set(ignored))
 
     @field_validator("*")
     @classmethod

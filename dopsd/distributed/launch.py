@@ -166,8 +166,11 @@ def launch(settings: Launching, words: Sequence[str]) -> int:
             with meeting(nodes, others, settings.timeout) if nodes else nullcontext():
                 elastic_launch(config, sys.executable)("-m", "dopsd", *words)
     except ChildFailedError as error:
-        status = error.get_first_failure()[1].exitcode
-        status = status if status >= 0 else 128 - status
+        rank, failure = error.get_first_failure()
+        status = failure.exitcode
+        if status < 0:  # killed, so that it could not say so itself
+            log(f"process {rank} of the run was killed by {signal.Signals(-status).name}")
+            status = 128 - status
     except SignalException as error:
         status = 128 + int(error.sigval)
     except (DistError, DopsdError) as error:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch.distributed as dist
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GLOO = ("gloo/", "pair closure")  # in messages of gloo, whose errors have no class of their own
 
@@ -15,17 +20,18 @@ def is_lost(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or any(word in str(error) for word in GLOO)
 
 
-def lost(outcome: str, error: RuntimeError) -> DopsdError:
+def lost(scratch: Path, error: RuntimeError) -> DopsdError:
     """Return the error that ends a run whose other processes no longer answer.
 
     Args:
-        outcome: what is saved.
+        scratch: the folder of the run's checkpoints.
         error: what the exchange failed with.
     """
     words = " ".join(str(error).rpartition("] ")[2].split())
     return DopsdError(
-        f"train: another process of the run ended or does not answer ({words[:70]}); {outcome}; the"
-        " same command continues. launch.timeout says how long to wait for an answer",
+        f"train: another process of the run ended or does not answer ({words[:70]}); the"
+        f" same command continues from the last checkpoint in {scratch}. launch.timeout says how"
+        " long to wait for an answer",
         TEMPORARY,
         code=Code.PROCESS_LOST,
     )

@@ -25,13 +25,7 @@ def started_from(folder: Path) -> str:
 def curve_of(folder: Path) -> list[dict[str, Any]]:
     """Return the rows of a run's curve.csv; update 0 is what training began with.
 
-    Earlier releases put the base there, also where a run started from a checkpoint. Such a row is
-    left out.
-
     Args:
         folder: the run's folder of results.
     """
-    rows = read_table(folder / "curve.csv")
-    if not started_from(folder) or "start" in read_json(folder / "evaluate.json", "dopsd evaluate"):
-        return rows
-    return [row for row in rows if row["update"]]
+    return read_table(folder / "curve.csv")

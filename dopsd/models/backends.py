@@ -124,7 +124,6 @@ def resolved(model: ModelConfig) -> ModelConfig:
     )
 
 
-UNKNOWN = "unknown"  # scores of releases that recorded nothing
 PACKAGES = ("dopsd", "torch", "transformers", "peft")
 SETTINGS = ("device", "dtype", "quantization", "attention", "kernels", "compile", "batch_size")
 ORDER = (*SETTINGS, *PACKAGES)  # of fields in texts; others follow by name
@@ -182,4 +181,4 @@ def in_words(records: Sequence[dict[str, Any]]) -> str:
         for name, text in fields(records).items()
         if text not in OFF
     ]
-    return ", ".join(texts) or UNKNOWN
+    return ", ".join(texts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -22,12 +22,6 @@ PromptStyle = Literal["compact", "instructions"]
 
 class ModelConfig(Section):
     """The base model: a folder in the layout of the Hugging Face hub, and how it is computed."""
-
-    LATER: ClassVar[dict[str, Any]] = {
-        "kernels": "torch",
-        "block_size": None,
-        "block_alignment": None,
-    }
 
     path: str = "base/sudoku"  # folder with config.json, safetensors and a tokenizer
     dtype: Dtype = "float32"  # of weights and activations; bfloat16 halves the memory

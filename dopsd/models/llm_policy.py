@@ -244,4 +244,4 @@ def spread(model: Denoiser, device: torch.device) -> LockstepForwards:
     for p in unsharded:
         p.data = p.data.to(device)
     fully_shard(trunk, mesh=mesh, ignored_params=unsharded)
-    return LockstepForwards(trunk, [*model.blocks()], device)
+    return LockstepForwards(trunk, device)

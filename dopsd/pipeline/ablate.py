@@ -42,8 +42,7 @@ from dopsd.core.percent import gap, percent, within
 from dopsd.core.progress import log
 from dopsd.evaluation.published import published_variants
 from dopsd.pipeline.dvc import run as run_dvc
-from dopsd.training.resuming import record_of
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import record_of, scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

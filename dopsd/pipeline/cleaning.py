@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.files import ASIDE, WORK
 from dopsd.core.progress import log
-from dopsd.training.older import older_folders
-from dopsd.training.other_releases import of_other_releases
-from dopsd.training.resuming import record_of, steps_of
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import scratch_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,29 +33,15 @@ def clean(params: Params) -> None:
 
     Also removed are work/aside, and merged models that a killed `dopsd push` left.
 
-    Kept are folders of the same run with another number of updates. Kept too are folders of other
-    releases, while the run that could continue them has no checkpoint of its own.
+    Kept are folders of the same run with another number of updates.
     """
     a, runs = params.ablate, params.runs
     if a.task in params.matrix.tasks:
         runs += [params.run(a.task, n, s) for n in params.variants for s in a.seeds]
-    current = [(run, scratch_folder(run)) for run in runs]
     kept_folders = {
         folder
-        for _, current_folder in current
-        for folder in WORK.glob(f"{current_folder.name.rpartition('-')[0]}-*")
-    }
-    kept_folders |= {
-        folder
-        for run, current_folder in current
-        if not record_of(current_folder)
-        for folder in older_folders(run)
-    }
-    kept_folders |= {
-        folder
-        for run, current_folder in current
-        if not steps_of(current_folder)
-        for folder in of_other_releases(run)
+        for run in runs
+        for folder in WORK.glob(f"{scratch_folder(run).name.rpartition('-')[0]}-*")
     }
     obsolete = [
         folder

@@ -179,7 +179,6 @@ def _is_rounded_alike(first: Finished, second: Finished) -> bool:
     expected, actual = _test_conditions(first), _test_conditions(second)
     is_alike = not rounds_differently(first.tested["base"], second.tested["base"])
     required = expected.keys() - (set() if is_alike else {ANSWERS})
-    required -= {BASES} if None in (first.base_files, second.base_files) else set()
     mismatched = [n for n in expected if n in required and expected[n] != actual[n]]
     if mismatched:
         raise DopsdError(

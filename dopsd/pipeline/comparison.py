@@ -44,8 +44,7 @@ from dopsd.models.backends import in_words
 from dopsd.pipeline.repeat import as_text
 from dopsd.pipeline.run_report import refresh, staleness
 from dopsd.tasks.registry import load_task
-from dopsd.training.resuming import record_of
-from dopsd.training.run_settings import settings_of
+from dopsd.training.run_identity import record_of, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -311,12 +310,4 @@ def _settings_of(params: Params, run: Finished) -> dict[str, str]:
     shown["method"] = shown.pop(run_settings.kind)
     shown["train"] = {**shown["train"], **(record["ends"] if record else ends)}
     shown["train"]["start_from"] = run.start.folder if run.start else None
-    sections = {
-        "train": run_settings.train,
-        "model": run_settings.model,
-        "sampling": run_settings.sampling,
-        "method": run_settings.algorithm,
-    }
-    for name, section in sections.items():  # records leave these values out
-        shown[name] = {**section.LATER, **shown.get(name, {})}
     return {key: as_text(value) for key, value in flat(shown).items()}

@@ -16,7 +16,7 @@ from dopsd.core.files import WORK, read_json
 from dopsd.core.paths import RUNS
 from dopsd.pipeline.shape import trains_all
 from dopsd.training.checkpoint import KEPT_RESUMABLE
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import scratch_folder
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params

@@ -34,7 +34,7 @@ from dopsd.tracking.client import (
     tag_measured,
     tracking_uri,
 )
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import scratch_folder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,8 +21,7 @@ from dopsd.core.files import PLANS, one_file, read_json, write_json
 from dopsd.core.progress import log
 from dopsd.pipeline.dvc_outputs import Outputs, changed
 from dopsd.training.checkpoint import update_of
-from dopsd.training.resuming import record_of
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import record_of, scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

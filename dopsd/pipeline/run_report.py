@@ -41,9 +41,7 @@ from dopsd.tracking.glossary import own_metrics
 from dopsd.training import run_identity
 from dopsd.training.machine import MACHINE
 from dopsd.training.metrics import TRAINING
-from dopsd.training.other_releases import differing
-from dopsd.training.resuming import object_of, record_of
-from dopsd.training.run_settings import scratch_folder, settings_of
+from dopsd.training.run_identity import object_of, record_of, scratch_folder, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -221,7 +219,8 @@ def _difference(run: RunSettings, totals: dict[str, Any]) -> str:
     record = record_of(WORK / totals["fingerprint"])
     before = flat(_with_ends(record["settings"], record["ends"])) if record else {}
     after = flat(_with_ends(*settings_of(run)))
-    names = [name for name, _ in differing(before, after)] if record else []
+    keys = sorted(before.keys() | after.keys()) if record else []
+    names = [key for key in keys if before.get(key, ABSENT) != after.get(key, ABSENT)]
     texts = [
         f"`{name}` {as_text(before.get(name, ABSENT))} in this run,"
         f" {as_text(after.get(name, ABSENT))} now"
@@ -236,10 +235,9 @@ def _difference(run: RunSettings, totals: dict[str, Any]) -> str:
 
 def _digests(key: RunKey, totals: dict[str, Any], record: dict[str, Any]) -> dict[str, str]:
     """Return the digests of code, data and weights, by name."""
-    code, first_code = totals.get("code"), totals.get("first_code")  # releases before 0.2: none
-    digests = {"training code": code} if code else {}
-    if first_code and first_code != code:
-        digests["training code of the first update"] = first_code
+    digests = {"training code": totals["code"]}
+    if totals["first_code"] != totals["code"]:
+        digests["training code of the first update"] = totals["first_code"]
     digests |= {f"{name} (SHA-256)": value for name, value in record.get("inputs", {}).items()}
     selection = read_json(key.folder / "best" / "select.json", "dopsd select")
     return digests | {

@@ -17,7 +17,7 @@ from dopsd.config.named_files import require
 from dopsd.config.profiles import AS_IT_STANDS, HARDWARE, PRESET
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.training.origin import mismatch
+from dopsd.training.pretraining.origin import mismatch
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params

@@ -40,7 +40,7 @@ def build_toy(base: Path, out: Path) -> None:
     from dopsd.models.loading import build_model
     from dopsd.models.registry import config_class, named, read_config
     from dopsd.models.text import build_tokenizer
-    from dopsd.training.pretrain import initialise
+    from dopsd.training.pretraining.pretrain import initialise
 
     if (base / "tokenizer.json").is_file() and (base / "config.json").is_file():
         from dopsd.models.tokenizer import load_tokenizer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -19,12 +19,6 @@ TopP = Annotated[float, Field(gt=0, le=1)]
 
 class SamplingConfig(Section):
     """Lengths and steps of a rollout, which is denoised block by block."""
-
-    LATER: ClassVar[dict[str, Any]] = {
-        "text_after_eos": False,
-        "order": "probability",
-        "top_p": None,
-    }
 
     gen_length: Count = 256  # tokens of a completion
     block_length: Count = 32  # tokens of a block; divides gen_length

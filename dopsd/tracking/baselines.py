@@ -146,9 +146,5 @@ def _import_row(client: MlflowClient, uri: str, experiment: str, row: Baseline) 
     params = {"task": row.task, "method.name": row.method}
     run_id = find_run(client, Identity(uri, experiment, row.name, row.name, tags, params))
     log_once(client, run_id, with_percent(row.metrics), 0)
-    known = client.get_run(run_id).data.tags
-    for name in ("protocol", "selection"):  # an older release may have imported it
-        if known.get(name) != tags[name]:
-            client.set_tag(run_id, name, tags[name])
     client.set_terminated(run_id)
     return run_id

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.palette import run_colour
-from dopsd.tracking.client import percent_name
+from dopsd.tracking.client import SHOWN_IN_PERCENT, percent_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -145,7 +145,7 @@ def view(
         ranges: range of the y axis by metric, None for an automatic one.
     """
     charts = [
-        _chart(chart, _metric(chart, runs), ranges.get(chart.metric))
+        _chart(chart, _metric(chart), ranges.get(chart.metric))
         for chart in CHARTS
         if any(chart.metric in run.data.metrics for run in runs)
     ]
@@ -192,11 +192,10 @@ def _order(runs: Sequence[Run]) -> str:
     return "best/test_difference" if _has_both(runs) else "best/test_accuracy"
 
 
-def _metric(chart: Chart, runs: Sequence[Run]) -> str:
-    """Return the metric in percent, unless a run has only the share: an older release sent it."""
-    percent = percent_name(chart.metric)
-    has_share = [run for run in runs if chart.metric in run.data.metrics]
-    return percent if all(percent in run.data.metrics for run in has_share) else chart.metric
+def _metric(chart: Chart) -> str:
+    """Return the metric to draw, in percent if it is a share."""
+    is_share = chart.metric in SHOWN_IN_PERCENT
+    return percent_name(chart.metric) if is_share else chart.metric
 
 
 def _chart(chart: Chart, metric: str, limits: tuple[float, float] | None) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from dopsd.core.palette import run_colour
 from dopsd.tracking.client import Identity, tracking_uri
 from dopsd.tracking.dashboard import COLOUR_TAG
 from dopsd.tracking.model_card import variant
-from dopsd.training.run_identity import first_code
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import first_code, scratch_folder
 
 if TYPE_CHECKING:
     from dopsd.tracking.config import TrackingConfig

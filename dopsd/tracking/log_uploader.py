@@ -11,7 +11,7 @@ from dopsd.core.progress import log
 from dopsd.tracking import dashboard
 from dopsd.tracking.client import Identity, connect, shown, sync, whole_rows
 from dopsd.tracking.identity import identity
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from dopsd.models.files import base_files
 from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.registry import package_of
 from dopsd.training.machine import MACHINE
-from dopsd.training.resuming import object_of
+from dopsd.training.run_identity import object_of
 
 if TYPE_CHECKING:
     from dopsd.core.paths import RunKey

@@ -21,8 +21,7 @@ from dopsd.tracking.client import connect, local_port, one_line, shown, sync, tr
 from dopsd.tracking.identity import identity
 from dopsd.tracking.model_registry import promote_champion
 from dopsd.tracking.publish_run import Publication, Tracked, model_name, publish_run
-from dopsd.training.run_identity import is_current
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import is_current, scratch_folder
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -35,7 +35,7 @@ from dopsd.tracking.model_registry import (
     register,
 )
 from dopsd.training.machine import MACHINE
-from dopsd.training.resuming import object_of
+from dopsd.training.run_identity import object_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,8 +108,8 @@ def publish_run(
 
 
 def _measured_on(tested: dict[str, Any]) -> dict[str, str]:
-    """Return what measured base and selected checkpoint; nothing in results of earlier releases."""
-    sides = [tested[side].get("measured_on", []) for side in ("base", "best")]
+    """Return what measured base and selected checkpoint."""
+    sides = [tested[side]["measured_on"] for side in ("base", "best")]
     return fields([record for records in sides for record in records])
 
 

@@ -12,9 +12,9 @@ import re
 import shutil
 from typing import TYPE_CHECKING
 
-from dopsd.algorithms.common.batch import Batch, batch_from
 from dopsd.core.files import write_json
 from dopsd.core.fingerprint import sha256
+from dopsd.core.paths import LOG
 from dopsd.core.progress import log
 from dopsd.core.tensor_files import fsync_rename
 from dopsd.core.types import Checkpoint
@@ -32,51 +32,12 @@ from dopsd.models.checkpoint_files import INDEX
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torch import Tensor
-
 REPLACED = ".old"  # suffix of a checkpoint while a newer one of the same update takes its place
 # files of every checkpoint, besides the shards of all weights, which the digests name
 NEEDED = (ADAPTER, ADAPTER_CONFIG, "state.json")
 NEEDED_WHOLE = (INDEX, MODEL_CONFIG, "state.json")
 RESUMED = ("trainer", "batches", "log")  # first letters of the files that only resuming needs
 KEPT_RESUMABLE = 2  # folders that keep these files: at 8B an adapter's take 2 GB a folder
-
-
-def pack_updates(updates: list[list[Batch]]) -> dict[str, Tensor]:
-    """Return a collect's unused updates as tensors named <update>.<batch>.<type>.<field>.
-
-    Args:
-        updates: the batches of each update.
-    """
-    return {
-        f"{u}.{b}.{type(batch).__name__}.{name}": tensor
-        for u, batches in enumerate(updates)
-        for b, batch in enumerate(batches)
-        for name, tensor in batch.tensors().items()
-    }
-
-
-def unpack_updates(tensors: dict[str, Tensor], count: int) -> list[list[Batch]]:
-    """Rebuild the updates that `pack_updates` packed.
-
-    Args:
-        tensors: named tensors, <update>.<batch>.<type>.<field>.
-        count: the number of updates; an update without batches has no tensors.
-
-    Raises:
-        ValueError: if a name is malformed, or a tensor has an unexpected shape.
-        KeyError: if a batch type is unknown.
-        TypeError: if a batch lacks a field.
-        IndexError: if an update's number is not below `count`.
-    """
-    batch_tensors: dict[tuple[int, int, str], dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        update, batch, kind, name = key.split(".")
-        batch_tensors.setdefault((int(update), int(batch), kind), {})[name] = tensor
-    updates: list[list[Batch]] = [[] for _ in range(count)]
-    for (index, _, kind), values in sorted(batch_tensors.items()):
-        updates[index].append(batch_from(kind, values))
-    return updates
 
 
 def write_digests(folder: Path) -> None:
@@ -133,6 +94,11 @@ def folders(scratch: Path) -> list[Path]:
 def update_of(folder: Path) -> int:
     """Return the update that a folder step-N holds."""
     return int(folder.name[5:])
+
+
+def log_of(step: Path) -> Path:
+    """Return a checkpoint's own copy of the log, or the folder's log if it has none any more."""
+    return step / LOG if (step / LOG).is_file() else step.parent / LOG
 
 
 def fault(folder: Path) -> str | None:

@@ -81,16 +81,12 @@ class CollapseDetector:
         )
 
 
-def detector_of(settings: TrainConfig, *history: list[float]) -> CollapseDetector:
-    """Return a run's detector.
-
-    Args:
-        settings: section `train`.
-        history: the mean scores and the mean squared scores of the collects so far.
-    """
+def detector_of(settings: TrainConfig) -> CollapseDetector:
+    """Return the detector of a run that begins."""
     s = settings
-    rule = (s.collapse_window, s.collapse_drop, s.prompts_per_collect, s.collapse_errors)
-    return CollapseDetector(*rule, *history)
+    return CollapseDetector(
+        s.collapse_window, s.collapse_drop, s.prompts_per_collect, s.collapse_errors
+    )
 
 
 def look_for_collapse(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -18,8 +18,6 @@ class TrainConfig(Section):
 
     A method overrides these settings in its own section, `method.<name>.train`.
     """
-
-    LATER: ClassVar[dict[str, Any]] = {"warmup_ratio": None, "reference": "base", "weights": "lora"}
 
     updates: Count = 500  # optimizer steps
     prompts_per_collect: Count = 4  # problems of a collect, over all processes

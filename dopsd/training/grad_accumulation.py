@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from dopsd.algorithms.common.base import LossOutput
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
+from dopsd.distributed.process_group import SingleProcess
 from dopsd.models import memory
 from dopsd.training.config import AUTO
 from dopsd.training.optim import moments_to_come
-from dopsd.training.passes import Failed, as_before, forget, group_of, one_pass, tokens_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from torch import Tensor
     from torch.optim import Optimizer
 
     from dopsd.algorithms.common.base import Algorithm
@@ -54,6 +58,38 @@ def fitting(small: Probe, large: Probe, held: int, free: int) -> int:
         bytes_per_token = max((small.peak - held) / small.tokens, 1.0)
     available = held + FILLED * free - small.peak
     return small.tokens + max(0, int(available / bytes_per_token))
+
+
+def one_pass(
+    method: Algorithm, policy: Policy, micro_batch: Batch, weight: float, share: float = 1.0
+) -> LossOutput | None:
+    """Add the gradients of share * loss / weight, and return the loss; None if memory ran out.
+
+    The error holds the memory of the pass, so it must not leave this function.
+
+    Args:
+        method: the algorithm, which computes the loss.
+        policy: the model in training.
+        micro_batch: rows of one batch.
+        weight: the denominator of the update.
+        share: 0 for a pass that only takes part in the exchanges of sharded weights.
+
+    Raises:
+        DopsdError: if memory ran out with sharded weights: the other processes wait in this pass.
+    """
+    try:
+        output = method.loss(policy, micro_batch)
+        (share * output.total / weight).backward()
+    except torch.OutOfMemoryError:
+        if not policy.is_locked:
+            return None
+        raise DopsdError(
+            "train: out of memory with launch.shard; set train.micro_batch_states to a lower"
+            " number, then the same command continues",
+            exit_code=1,
+            code=Code.OUT_OF_MEMORY,
+        ) from None
+    return LossOutput(output.total.detach(), output.metrics)
 
 
 class MicroBatches:
@@ -103,12 +139,10 @@ class MicroBatches:
             weight: the denominator of the update, over all ranks.
 
         Raises:
-            DopsdError: if not even one row fits into memory.
+            DopsdError: if not even one row fits into memory, or memory runs out with sharded
+                weights.
         """
-        if policy.is_locked:
-            self._learn_exchanges(method, policy, batches)
-        is_unknown = any(group_of(policy).all_gather_object([not self.size]))
-        if is_unknown and (batches or policy.is_locked):
+        if not self.size and (batches or policy.is_locked):
             self._measure(method, policy, batches)
         while True:
             outcome = self._try_gradients(method, policy, batches, weight)
@@ -116,13 +150,13 @@ class MicroBatches:
                 return outcome
             self._halve(outcome)
 
-    def _halve(self, failed: Failed) -> None:
-        """Allow half of what ran out of memory.
+    def _halve(self, failed: Batch) -> None:
+        """Allow half of the rows of a micro-batch for which memory ran out.
 
         Raises:
             DopsdError: if that was one row.
         """
-        states, fewer = failed.rows * failed.forwards, failed.rows // 2 * failed.forwards
+        states, fewer = len(failed) * failed.forwards, len(failed) // 2 * failed.forwards
         if not fewer:
             raise DopsdError(
                 f"train: out of memory at {states} state{'s' * (states > 1)} per pass; run `dopsd"
@@ -141,20 +175,15 @@ class MicroBatches:
 
     def _try_gradients(
         self, method: Algorithm, policy: Policy, batches: list[Batch], weight: float
-    ) -> MetricSums | Failed:
-        """Return the metrics; if memory ran out, no gradients and the micro-batch of that pass.
-
-        With sharded weights it is the smallest one of all processes.
-        """
+    ) -> MetricSums | Batch:
+        """Return the metrics; if memory ran out, no gradients and the micro-batch of that pass."""
         metrics, totals = MetricSums(), []
         for micro_batch, share in self._passes(policy, batches):
             output = one_pass(method, policy, micro_batch, weight, share)
-            own = [] if output else [Failed.of(micro_batch)]
-            if failed := group_of(policy).all_gather_object(own):
-                forget(policy.trainable().values())
-                smallest: Failed = min(failed)
-                return smallest
-            if output and share:
+            if output is None:
+                _drop_gradients(policy.trainable().values())
+                return micro_batch
+            if share:
                 metrics.merge(output.metrics)
                 totals.append(output.total)
         for total in torch.stack(totals).tolist() if totals else []:  # one wait for an update
@@ -184,24 +213,13 @@ class MicroBatches:
         rows = policy.process_group.all_gather_object(own)
         return rows[0].to(self.device) if rows else None
 
-    def _learn_exchanges(self, method: Algorithm, policy: Policy, batches: list[Batch]) -> None:
-        """Make a pass over one row, once, so that every process knows what a pass exchanges.
-
-        A process that runs out of memory later then takes part until the pass ends.
-        """
-        if policy.forwards.knows_pass or (row := self._any_row(policy, batches)) is None:
-            return
-        with as_before(policy, self.device):
-            if one_pass(method, policy, row, 1.0, 0.0) is None:
-                self._halve(Failed.of(row))
-
     def _measure(self, method: Algorithm, policy: Policy, batches: list[Batch]) -> None:
         """Measure how many tokens fit by passes over one row and over ROWS.
 
         Gradients are dropped and random states restored, so that only time passes. With sharded
         weights all processes measure, and all take the smallest number.
         """
-        group = group_of(policy)
+        group = policy.process_group if policy.is_locked else SingleProcess()
         row = self._any_row(policy, batches) if policy.is_locked else None
         batch = max(batches, key=tokens_of, default=row)
         if batch is None:
@@ -211,12 +229,12 @@ class MicroBatches:
             probe_batch, outputs = batch.rows([0] * rows), []
             work = lambda: outputs.append(one_pass(method, policy, probe_batch, 1.0))  # noqa: E731
             peak = memory.peak(self.device, work)
-            if not all(group.all_gather_object([outputs[0] is not None])):
+            if outputs[0] is None:
                 raise torch.OutOfMemoryError
             return Probe(rows * tokens_of(batch), peak)
 
         self.size, self.tokens = MOST, tokens_of(batch)
-        with suppress(torch.OutOfMemoryError), as_before(policy, self.device):  # one row, then
+        with suppress(torch.OutOfMemoryError), _no_trace(policy, self.device):  # one row, then
             probe(1)  # warm-up: the first pass also allocates what is needed only once
             probes = probe(1), probe(ROWS)
             later = moments_to_come(self.optimizer) if self.optimizer else 0
@@ -228,3 +246,23 @@ class MicroBatches:
             f"train: micro-batches of {self.tokens} tokens, or {states} states of"
             f" {batch.padded_length}, from measured memory (train.micro_batch_states: {AUTO})"
         )
+
+
+@contextmanager
+def _no_trace(policy: Policy, device: torch.device) -> Iterator[None]:
+    """Restore random states and drop gradients afterwards."""
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        _drop_gradients(policy.trainable().values())
+
+
+def _drop_gradients(weights: Iterable[Tensor]) -> None:
+    for p in weights:
+        p.grad = None
+
+
+def tokens_of(batch: Batch) -> int:
+    """Return the tokens of one row in all its forward passes, with padding."""
+    return batch.forwards * batch.padded_length

@@ -16,7 +16,7 @@ import torch
 from dopsd.core.files import write_json
 from dopsd.core.machine import device_name, package_version
 from dopsd.core.progress import log
-from dopsd.training.resuming import object_of
+from dopsd.training.run_identity import object_of
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dopsd.core.metrics import Metric
 
-COLLECT = "dopsd.training.trainer.Trainer._collect"
-ADVANCE = "dopsd.training.trainer.Trainer.advance"
+COLLECT = "dopsd.training.trainer.Trainer.collect"
+ADVANCE = "dopsd.training.trainer.Trainer.step"
 SUMMARY = "dopsd.rollout.collector.RolloutCollector.summary"
 DETECTOR = "dopsd.training.collapse.CollapseDetector"
 

@@ -1,24 +1,125 @@
-"""Identify the code that trained a run: digests of its modules, recorded in run.json."""
+"""What identifies a run: the settings, inputs and code that decide it, recorded in run.json.
+
+Settings and inputs name the run's folder in work/. The code is not part of the name.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.core.fingerprint import code_digest, sources
+from dopsd.core.files import WORK
+from dopsd.core.fingerprint import code_digest, fingerprint, sources
+from dopsd.models.adapter_files import identity
+from dopsd.models.files import base_files
+from dopsd.tasks.common.config import Source
+from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.registry import module_of
-from dopsd.training.resuming import object_of, record_of
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_settings import MEMORY
+from dopsd.training.start import start_folder
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dopsd.training.run_settings import RunSettings
 
-UNKNOWN = "unknown"  # stands for the code of a folder without run.json
+RECORD = "run.json"  # which settings, inputs and code trained a folder
+KEYS = {"settings", "ends", "inputs", "code", "history", "cells"}  # of run.json
+# Keys of section train on which no update depends: how long a run is, and what it keeps.
+ENDS = ("updates", "checkpoint_every")
+UNKNOWN = "unknown"  # stands for the code of a folder whose run.json is missing or damaged
+
+
+def record_of(folder: Path) -> dict[str, Any]:
+    """Read a folder's run.json; return an empty dict if it is missing or damaged."""
+    record = object_of(folder / RECORD)
+    return record if record.keys() >= KEYS else {}
+
+
+def object_of(path: Path) -> dict[str, Any]:
+    """Read a JSON object from a file; return an empty dict if it is missing or damaged."""
+    with suppress(OSError):
+        return as_object(path.read_bytes())
+    return {}
+
+
+def as_object(content: bytes) -> dict[str, Any]:
+    """Return the object of a JSON text; an empty dict if the text is damaged."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def sources_of(run: RunSettings) -> dict[str, str]:
+    """Return the files or hub names in the algorithm's section, by key of params.yaml."""
+    return {
+        f"method.{run.key.method}.{key}.path": value.path
+        for key, value in vars(run.algorithm).items()
+        if isinstance(value, Source)
+    }
+
+
+def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings that decide a run's updates, and those that only decide its end.
+
+    Neither holds settings that only change the use of memory, nor paths: contents of files count.
+
+    Returns:
+        The settings of every update, and the values of ENDS.
+    """
+    train, model = run.train.model_dump(), run.model
+    unread = [] if run.train.adapter else ["lora"]
+    decisive = run.train.decisive("start_from", *unread, *ENDS, *MEMORY)
+    if run.train.schedule != "constant" or run.algorithm.depends_on_length:
+        decisive["updates"] = run.train.updates
+    if model.has_auto:
+        from dopsd.models.backends import resolved  # slow to import and rarely needed
+
+        model = resolved(model)
+    algorithm = run.algorithm.decisive("train")  # these are part of run.train
+    settings = {
+        "model": model.decisive("path"),
+        "sampling": run.sampling.decisive("batch_size"),
+        "train": decisive,
+        "task": run.key.task,
+        "seed": run.key.seed,
+        "method": run.kind,  # the algorithm, so that variants with equal settings share a run
+        run.kind: algorithm,
+        "scoring": run.data.scoring,
+        **run.data.rewarding,
+    }
+    return settings, {name: train[name] for name in ENDS}
+
+
+def input_files(run: RunSettings) -> list[Path]:
+    """Return the files whose contents decide a run.
+
+    These are the problems, the instructions, the base, the algorithm's own datasets and the
+    checkpoint that training starts from.
+
+    Raises:
+        DopsdError: if there is no checkpoint to start from.
+    """
+    files = [*data_files(run.key.task, "train"), *base_files(run.model)]
+    files += [Path(run.data.prompt_file)] if run.data.prompt_file else []
+    start = start_folder(run)
+    files += [identity(start)] if start else []
+    return files + [path for name in sources_of(run).values() if (path := Path(name)).is_file()]
+
+
+def scratch_folder(run: RunSettings) -> Path:
+    """Return the run's folder in work/.
+
+    Its name is train-<fingerprint of settings and inputs>-<hash of ENDS>.
+    """
+    decisive, ends = settings_of(run)
+    end = hashlib.sha256(json.dumps(ends, sort_keys=True).encode()).hexdigest()[:8]
+    return WORK / f"train-{fingerprint(decisive, input_files(run))}-{end}"
 
 
 @cache

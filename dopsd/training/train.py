@@ -1,4 +1,4 @@
-"""`dopsd train`: train until the run ends, then copy its outputs; the same for every algorithm.
+"""`dopsd train`: train until the run ends, then write its outputs; the same for every algorithm.
 
 Checkpoints and log are in work/train-<fingerprint>-<end>/. The outputs of a finished run go to
 runs/<task>/<method>/<seed>/train/.
@@ -19,12 +19,10 @@ from dopsd.core.progress import Progress, log
 from dopsd.distributed.accelerate_group import all_processes, by_first
 from dopsd.distributed.lost import is_lost, lost
 from dopsd.training.machine import device_and_threads, record_machine
-from dopsd.training.remote_copies import RemoteCopies, fetch
-from dopsd.training.resuming import is_finished
-from dopsd.training.run_dir import RunFolder
-from dopsd.training.run_outputs import publish_run
-from dopsd.training.run_settings import scratch_folder
-from dopsd.training.run_start import make_ready
+from dopsd.training.remote_checkpoints import RemoteCopies, fetch
+from dopsd.training.resume import is_finished, prepare_folder
+from dopsd.training.run_folder import RunFolder, write_stage_outputs
+from dopsd.training.run_identity import scratch_folder
 from dopsd.training.start import started_from
 from dopsd.training.trainer import Trainer
 
@@ -37,11 +35,7 @@ if TYPE_CHECKING:
 
 
 def train(
-    run: RunSettings,
-    tracked_by: Path | None,
-    other_code: str = "stop",
-    adopted: Path | None = None,
-    remote: str | None = None,
+    run: RunSettings, tracked_by: Path | None, other_code: str = "stop", remote: str | None = None
 ) -> None:
     """Train until the run ends, then copy its adapters and log to the stage's outputs.
 
@@ -52,7 +46,6 @@ def train(
         tracked_by: the params.yaml for a second process that sends the log to MLflow; None: no
             tracking.
         other_code: what to do with a run that other code began: stop, continue or anew.
-        adopted: a folder of an older release to continue from.
         remote: where checkpoints are copied to, and fetched from if another machine is further.
 
     Raises:
@@ -60,91 +53,106 @@ def train(
     """
     accelerator = all_processes(run.launch.timeout)
     scratch, start = scratch_folder(run), started_from(run)
-    with ExitStack() as stack, saying_what_is_lost():
+    with ExitStack() as stack, explain_lost_rank(scratch):
         folder = stack.enter_context(RunFolder(scratch, accelerator))
         by_first(accelerator, lambda: fetch(remote, scratch))
-        by_first(accelerator, lambda: make_ready(run, other_code, adopted))
+        by_first(accelerator, lambda: prepare_folder(run, other_code))
         if not is_finished(scratch, run.train):
             trainer = Trainer(run, accelerator)
-            folder.resume(trainer)
-            updates = set(trainer.policy.process_group.all_gather_object([trainer.update]))
-            if len(updates) > 1:
-                raise DopsdError(
-                    f"train: {scratch}: processes see checkpoints of different updates"
-                    f" {sorted(updates)}; run the same command again",
-                    TEMPORARY,
-                    code=Code.CHECKPOINTS_DIFFER,
-                )
-            name = device_and_threads(trainer.policy.device)
-            devices = trainer.policy.process_group.all_gather_object([name])
-            if not trainer.is_over:
-                record_machine(scratch, accelerator, trainer.update, devices)
+            folder.resume(trainer.load_state, trainer.settings.checkpoint_every)
+            check_processes(trainer, scratch)
             if tracked_by is not None and accelerator.is_main_process:
                 stack.enter_context(log_uploader(run.key, scratch, tracked_by))
             copies = RemoteCopies(remote if accelerator.is_main_process else None, scratch)
             folder.copies = stack.enter_context(copies)
-            advance_to_the_end(trainer, folder)
+            run_updates(trainer, folder)
     if accelerator.is_main_process:
-        publish_run(scratch, run.key.folder / "train", run.train.checkpoint_every, start)
+        write_stage_outputs(scratch, run.key.folder / "train", run.train.checkpoint_every, start)
 
 
-def advance_to_the_end(trainer: Trainer, folder: RunFolder) -> None:
-    """Advance the trainer until the run ends, and save its checkpoints.
+def run_updates(trainer: Trainer, folder: RunFolder) -> None:
+    """Collect, learn, log and save until the run ends.
 
     Raises:
-        DopsdError: after a signal, or when another process is lost, and the last finished update is
-            saved.
+        DopsdError: after a signal, and the last finished update is saved.
     """
     settings = trainer.settings
     with (
-        Interrupts() as interrupts,
         Progress("train", settings.updates, "update", str(folder.scratch)) as progress,
+        saved_when_interrupted(trainer, folder),
     ):
-        trainer.policy.forwards.should_stop = interrupts.is_caught
         progress.resume_at(trainer.update)
-        try:
-            _advance(trainer, folder, interrupts, progress)
-        except RuntimeError as error:
-            if not is_lost(error):
-                raise
-            trainer.roll_back()
-            update = f"update {trainer.update}" if trainer.update else "nothing"
-            saved = folder.save_alone(trainer)
-            outcome = f"saved {update} in" if saved else f"process 0 saves {update}, if any, in"
-            raise lost(f"{outcome} {folder.scratch}", error) from None
-
-
-def _advance(
-    trainer: Trainer, folder: RunFolder, interrupts: Interrupts, progress: Progress
-) -> None:
-    settings = trainer.settings
-    try:
         while not trainer.is_over:
-            previous_update = trainer.update
-            note = trainer.advance(folder)
-            if trainer.is_over or (
-                trainer.update > previous_update and trainer.update % settings.checkpoint_every == 0
-            ):
-                folder.save(trainer)
-            progress.step(trainer.update - previous_update, note)
-    except StopRequested as stop:
-        if not stop.is_agreed:
-            trainer.group.announce_stop()
-        trainer.roll_back()
-        if trainer.update:
-            folder.save(trainer)
-        raise interrupts.error(folder.scratch, trainer.update) from None
+            trainer.begin()
+            if not trainer.waiting:
+                trainer.collect()
+            updates, note = 0, "nothing to learn from"
+            if trainer.waiting:
+                metrics = trainer.accumulate()
+                row = trainer.step(metrics)
+                folder.log(row)
+                updates, note = 1, trainer.describe(row)
+            if trainer.is_over or (updates and trainer.update % settings.checkpoint_every == 0):
+                folder.save(trainer.state(), trainer.policy.save)
+            progress.step(updates, note)
 
 
 @contextmanager
-def saying_what_is_lost() -> Iterator[None]:
-    """Turn an exchange that fails before or after all updates into one line."""
+def saved_when_interrupted(trainer: Trainer, folder: RunFolder) -> Iterator[None]:
+    """Stop at signals while this context lasts, and save the last finished update then.
+
+    Raises:
+        DopsdError: after a signal.
+    """
+    with Interrupts() as interrupts:
+        trainer.policy.forwards.should_stop = interrupts.is_caught
+        try:
+            yield
+        except StopRequested as stop:
+            if not stop.is_agreed:
+                trainer.group.announce_stop()
+            trainer.roll_back()
+            if trainer.update:
+                folder.save(trainer.state(), trainer.policy.save)
+            raise interrupts.error(folder.scratch, trainer.update) from None
+
+
+def check_processes(trainer: Trainer, scratch: Path) -> None:
+    """Check that all processes continue from one update, and record where they compute.
+
+    Raises:
+        DopsdError: if they see checkpoints of different updates.
+    """
+    group = trainer.policy.process_group
+    updates = set(group.all_gather_object([trainer.update]))
+    if len(updates) > 1:
+        raise DopsdError(
+            f"train: {scratch}: processes see checkpoints of different updates {sorted(updates)};"
+            " run the same command again",
+            TEMPORARY,
+            code=Code.CHECKPOINTS_DIFFER,
+        )
+    devices = group.all_gather_object([device_and_threads(trainer.policy.device)])
+    if not trainer.is_over:
+        record_machine(scratch, trainer.accelerator, trainer.update, devices)
+
+
+@contextmanager
+def explain_lost_rank(scratch: Path) -> Iterator[None]:
+    """Turn an exchange that fails because another process is lost into one line.
+
+    Args:
+        scratch: the folder of the checkpoints.
+
+    Raises:
+        DopsdError: if another process ended, or did not answer within launch.timeout.
+    """
     try:
         yield
     except RuntimeError as error:
         if not is_lost(error):
             raise
-        raise lost("no update was in work", error) from None
+        raise lost(scratch, error) from None
 
 
 @contextmanager

@@ -1,49 +1,52 @@
 """The trainer: a run's state, its collects and its updates, the same for every algorithm.
 
-Micro-batches are in grad_accumulation.py, clipping and the optimizer in optim.py, the ranks' shares
-of problems in prompt_sampler.py, checkpoints in run_dir.py, signals in core/interrupts.py.
+The loop is in train.py, micro-batches are in grad_accumulation.py, clipping and the optimizer in
+optim.py, the ranks' shares of problems in prompt_sampler.py, checkpoints in run_folder.py.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from dopsd.algorithms.common.base import AlgorithmContext, Made
-from dopsd.algorithms.registry import load_algorithm
+from dopsd.algorithms.registry import blocks_fault, load_algorithm
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
 from dopsd.core.rng import key_from
 from dopsd.distributed.accelerate_group import AccelerateGroup, over_ranks
+from dopsd.models.llm_policy import load_policy
 from dopsd.rollout.prompts import PromptSet
 from dopsd.tasks.registry import load_task
 from dopsd.training.collapse import detector_of, look_for_collapse
 from dopsd.training.grad_accumulation import MicroBatches
-from dopsd.training.optim import adamw, optimizer_step, with_warmup
+from dopsd.training.optim import adamw, optimizer_step, restore_moments, with_warmup
 from dopsd.training.prompt_sampler import PromptSampler
-from dopsd.training.rank_files import of_every_rank
-from dopsd.training.run_policy import policy_of
+from dopsd.training.run_settings import MEMORY
+from dopsd.training.start import start_folder
+from dopsd.training.trainer_state import AVERAGE, TrainerState
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from accelerate import Accelerator
 
     from dopsd.algorithms.common.batch import Batch
-    from dopsd.training.run_dir import RunFolder
+    from dopsd.models.llm_policy import LlmPolicy
     from dopsd.training.run_settings import RunSettings
 
 NOTES = {"best_score": "best of attempts", "kept_share": "kept"}  # of the progress line
 
 
 class Trainer:
-    """The state of a run between two updates: all that a checkpoint must restore.
+    """A run in training: `collect` what to learn from, then `accumulate` and `step` each update.
 
-    `advance` makes one update; `roll_back` returns to the state before an interrupted one.
+    `roll_back` returns to the state before an interrupted collect or update.
     """
 
     def __init__(self, run: RunSettings, accelerator: Accelerator) -> None:
@@ -79,12 +82,10 @@ class Trainer:
         self.losses: deque[float] = deque(maxlen=each)  # of as many updates as follow a collect
         self.spent = self.cpu_spent = 0.0  # seconds of collects since the last update
         self.waiting: list[list[Batch]] = []  # the batches of each update of the current collect
-        # of each update the batches of every rank, in main memory: a rank that survives the others
-        # can save what they still had to learn from
-        self.of_all_ranks: list[list[list[Batch]]] = []
         # metrics of the collects since the last update, over all ranks
         self.gathered = MetricSums()
         self.detector = detector_of(train)
+        self.last_whole = self.state()  # before the collect or update in progress
 
     def context_of(self, run: RunSettings) -> AlgorithmContext:
         """Return what the algorithm may know of the run."""
@@ -110,72 +111,90 @@ class Trainer:
     def _is_starved(self) -> bool:
         return self.empty_in_a_row > self.settings.max_empty_collects
 
-    def advance(self, folder: RunFolder) -> str:
-        """Collect if no batches wait, then make one update if there are batches.
+    def state(self) -> TrainerState:
+        """Return what a checkpoint holds of this process besides the trained weights.
+
+        Its lists and counts do not change any more; its tensors do.
+        """
+        tensors = {f"{AVERAGE}{name}": tensor for name, tensor in self.policy.ema.items()}
+        for name, p in self.parameters.items():
+            moments = self.optimizer.state.get(p, {})
+            tensors |= {f"{kind}/{name}": value for kind, value in moments.items()}
+        return TrainerState(
+            update=self.update,
+            counters=dict(self.counters),
+            memory={name: vars(self.settings)[name] for name in MEMORY},
+            empty_in_a_row=self.empty_in_a_row,
+            spent=self.spent,
+            cpu_spent=self.cpu_spent,
+            scores=list(self.detector.scores),
+            squares=list(self.detector.squares),
+            gathered=MetricSums(self.gathered),
+            waiting=list(self.waiting),
+            tensors=tensors,
+            rng=torch.get_rng_state(),
+            cuda_rng=torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
+            micro_batch=(self.micro_batches.size, self.micro_batches.tokens),
+        )
+
+    def load_state(self, state: TrainerState, weights: Path) -> None:
+        """Continue from a checkpoint.
 
         Args:
-            folder: the run's folder, which logs the update.
-
-        Returns:
-            A note for the progress line.
+            state: what `state` returned.
+            weights: the folder with the trained weights.
 
         Raises:
-            StopRequested: if a signal asked to stop; call `roll_back` then.
-            DopsdError: if no collect of the run found anything to learn from.
+            KeyError, ValueError, RuntimeError: if the checkpoint is of another run.
         """
-        self._mark()
-        self.policy.process_group.all_gather_object([])  # all processes continue, or none
-        if not self.waiting:
-            started, cpu_started = time.monotonic(), time.process_time()
-            self._collect()
-            self.spent += time.monotonic() - started
-            self.cpu_spent += time.process_time() - cpu_started
-            # If the run is over now, a checkpoint with this collect would keep a resumed run from
-            # the update that the collect is for.
-            if not self.is_over:
-                self._mark()  # keep the finished collect
-        if not self.waiting:
-            return "nothing to learn from"
-        started, cpu_started = time.monotonic(), time.process_time()
-        metrics = self._step(self.waiting.pop(0))
-        self.of_all_ranks = self.of_all_ranks[1:]
-        metrics.merge(self.gathered)
-        self.gathered = MetricSums()
-        self.update += 1
-        means = metrics.means()
-        if self.detector.is_collapsed:
-            means["collapsed"] = 1.0
-        counts = {f"count/{name}": value for name, value in self.counters.items()}
-        means["time/cpu_seconds"] = round(self.cpu_spent + time.process_time() - cpu_started, 3)
-        folder.log(self.update, means | counts, self.spent + time.monotonic() - started)
-        self.spent = self.cpu_spent = 0.0
-        notes = "".join(f"  {text} {means[key]:.2f}" for key, text in NOTES.items() if key in means)
-        self.losses.append(means["loss"])
-        self._mark()  # keep the finished update
-        return f"mean loss {sum(self.losses) / len(self.losses):.4f}{notes}"
+        device = self.policy.device
+        self.policy.load(weights)
+        restore_moments(self.optimizer, self.parameters, state.tensors)
+        self.policy.ema = {name: value.to(device) for name, value in state.average.items()}
+        if state.micro_batch and state.memory == self.state().memory:
+            self.micro_batches.size, self.micro_batches.tokens = state.micro_batch
+        self._set(state)
 
-    def _mark(self) -> None:
-        """Remember what `roll_back` restores; weights change only when an update ends."""
-        state: dict[str, Any] = {"waiting": list(self.waiting), "counters": dict(self.counters)}
-        state["gathered"] = deepcopy(self.gathered)
-        names = ("empty_in_a_row", "spent", "cpu_spent", "of_all_ranks")
-        state |= {name: getattr(self, name) for name in names}
-        history = list(self.detector.scores), list(self.detector.squares)
-        cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-        self.marked = state, history, torch.get_rng_state(), cuda
+    def _set(self, state: TrainerState) -> None:
+        """Return to a state; weights, moments and their average are those of it already."""
+        device = self.policy.device
+        self.update, self.counters = state.update, dict(state.counters)
+        self.empty_in_a_row = state.empty_in_a_row
+        self.spent, self.cpu_spent = state.spent, state.cpu_spent
+        self.detector.scores, self.detector.squares = list(state.scores), list(state.squares)
+        self.gathered = MetricSums(state.gathered)
+        self.waiting = [[batch.to(device) for batch in update] for update in state.waiting]
+        if state.rng is not None:
+            torch.set_rng_state(state.rng)
+        else:  # of another number of processes; without dropout nothing is drawn
+            processes = self.accelerator.process_index, self.accelerator.num_processes
+            seed = key_from("dropout", self.seed, state.update, *processes)
+            torch.manual_seed(seed & 0x7FFFFFFF)
+        if state.cuda_rng is not None:
+            torch.cuda.set_rng_state(state.cuda_rng)
+
+    def begin(self) -> None:
+        """Begin a collect or an update: all processes do so, or none.
+
+        Raises:
+            StopRequested: if a signal asked one of them to stop; call `roll_back` then.
+        """
+        self.last_whole = self.state()
+        self.policy.process_group.all_gather_object([])
 
     def roll_back(self) -> None:
-        """Discard the unfinished collect or update."""
-        state, (self.detector.scores, self.detector.squares), rng, cuda_rng = self.marked
-        for name, value in state.items():
-            setattr(self, name, value)
-        torch.set_rng_state(rng)
-        if cuda_rng is not None:
-            torch.cuda.set_rng_state(cuda_rng)
+        """Discard the unfinished collect or update; weights change only when an update ends."""
+        self._set(self.last_whole)
 
     @torch.no_grad()
-    def _collect(self) -> None:
-        started = time.monotonic()
+    def collect(self) -> None:
+        """Sample what the next updates learn from; nothing may wait then, if all of it is useless.
+
+        Raises:
+            StopRequested: if a signal asked to stop.
+            DopsdError: if no collect of the run found anything to learn from.
+        """
+        started, cpu_started = time.monotonic(), time.process_time()
         self.policy.core.eval()
         self.made.updates = self.update
         problems = self.order.of(self.counters["collects"])
@@ -186,7 +205,6 @@ class Trainer:
         self.waiting = updates + [
             [] for _ in range(max(row[0] for row in rank_counts) - len(updates))
         ]
-        self.of_all_ranks = of_every_rank(self.accelerator, self.waiting)
         _, batches, *sums = (sum(column) for column in zip(*rank_counts, strict=True))
         for name, total in zip(stats.counters, sums, strict=True):
             self.counters[name] += total
@@ -200,6 +218,12 @@ class Trainer:
         self.gathered.merge(metrics)
         if self._is_starved:
             self._give_up()
+        self.spent += time.monotonic() - started
+        self.cpu_spent += time.process_time() - cpu_started
+        # If the run is over now, a checkpoint with this collect would keep a resumed run from the
+        # update that the collect is for.
+        if not self.is_over:
+            self.last_whole = self.state()
 
     def _give_up(self) -> None:
         """End a run that no longer finds anything to learn from.
@@ -216,27 +240,57 @@ class Trainer:
                 code=Code.NOTHING_TO_LEARN,
             )
         self.waiting.clear()  # with skip_empty false, an empty update on momentum alone
-        self.of_all_ranks = []
         log(f"{message}; the run ends after update {self.update}, and its checkpoints stay")
 
-    def _step(self, batches: list[Batch]) -> MetricSums:
-        """Accumulate the update's loss over micro-batches and ranks, clip, and step.
+    def accumulate(self) -> MetricSums:
+        """Add up the gradients of the next update over micro-batches.
 
         Returns:
             Metrics of the update, over all ranks. Nothing is exchanged once the weights change.
+
+        Raises:
+            StopRequested: if a signal asked to stop.
         """
+        self.started, self.cpu_started = time.monotonic(), time.process_time()
         self.policy.core.train(self.settings.has_dropout)
+        batches = self.waiting.pop(0)
         metrics = self.micro_batches.gradients(
             self.algorithm, self.policy, batches, self._weight(batches)
         )
         # once all processes are here, each of them finishes the update
         self.policy.process_group.all_gather_object([], is_done=True)
-        metrics = over_ranks(self.accelerator, metrics)
+        return over_ranks(self.accelerator, metrics)
+
+    def step(self, metrics: MetricSums) -> dict[str, float]:
+        """Clip the gradients, sum them over the ranks, and change the weights.
+
+        Args:
+            metrics: those of the gradients.
+
+        Returns:
+            The update's row of the log, with the metrics of its collects.
+        """
         metrics.add("loss", 0.0, 1)
         norm = optimizer_step(self.optimizer, self.accelerator, self.settings, self.update)
         metrics.add("grad_norm", norm, 1)
         self.policy.after_update()
-        return metrics
+        metrics.merge(self.gathered)
+        self.update, self.gathered = self.update + 1, MetricSums()
+        row = metrics.means() | {f"count/{name}": n for name, n in self.counters.items()}
+        if self.detector.is_collapsed:
+            row["collapsed"] = 1.0
+        seconds = self.spent + time.monotonic() - self.started
+        cpu_seconds = self.cpu_spent + time.process_time() - self.cpu_started
+        row["time/update_seconds"] = round(seconds, 3)
+        row["time/cpu_seconds"] = round(cpu_seconds, 3)
+        self.spent = self.cpu_spent = 0.0
+        self.losses.append(row["loss"])
+        return row | {"update": self.update}
+
+    def describe(self, row: dict[str, float]) -> str:
+        """Return what the progress line says of an update."""
+        notes = "".join(f"  {text} {row[key]:.2f}" for key, text in NOTES.items() if key in row)
+        return f"mean loss {sum(self.losses) / len(self.losses):.4f}{notes}"
 
     def _weight(self, batches: list[Batch]) -> float:
         """Return the update's denominator over all ranks: the prompts or the batches' weight."""
@@ -246,3 +300,39 @@ class Trainer:
         sums = [torch.zeros((), device=self.policy.device), *(b.weight.sum() for b in batches)]
         total = self.accelerator.reduce(torch.stack(sums).double().sum().float(), "sum")
         return total.item() or 1.0
+
+
+def policy_of(run: RunSettings, shard: bool) -> LlmPolicy:
+    """Return the base with a fresh adapter or with all weights in training, or train.start_from.
+
+    Args:
+        run: the run.
+        shard: split the base over the processes.
+
+    Raises:
+        DopsdError: if the base cannot be used, its attention hides what the teacher is shown, or
+            the start does not fit it or train.lora.
+    """
+    train, reference = run.train, run.train.reference if run.algorithm.needs_reference else None
+    policy = load_policy(run.model, train.adapter, run.key.seed, shard=shard)
+    if policy.attention_pattern == "block_causal":
+        refuse_unseen(run)
+    if train.weights == "all":
+        policy.train_all()
+        if reference == "base":
+            policy.keep_reference()
+    if start := start_folder(run):
+        policy.load(start)
+        if reference == "start":
+            policy.keep_reference()
+    return policy
+
+
+def refuse_unseen(run: RunSettings) -> None:
+    """Refuse settings that teach a block-causal base nothing.
+
+    Raises:
+        DopsdError: if the teacher knows more than the student by later blocks alone.
+    """
+    if fault := blocks_fault(run.kind, run.algorithm):
+        raise DopsdError(fault, code=Code.CONTRADICTION)

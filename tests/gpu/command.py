@@ -42,11 +42,11 @@ def _die_at(update: int) -> None:
     """Kill this process when it begins an update."""
     from dopsd.training.trainer import Trainer
 
-    step = Trainer._step
+    step = Trainer.accumulate
 
-    def dying(self: Trainer, batches: list[Any]) -> Any:
+    def dying(self: Trainer) -> Any:
         if self.update == update:
             os.kill(os.getpid(), signal.SIGKILL)
-        return step(self, batches)
+        return step(self)
 
-    Trainer._step = dying  # type: ignore[method-assign]
+    Trainer.accumulate = dying  # type: ignore[method-assign]

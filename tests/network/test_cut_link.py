@@ -98,11 +98,11 @@ def network() -> Iterator[Network]:
         made.remove()
 
 
-def test_a_cut_of_a_minute_delays_and_a_cut_for_good_saves_and_continues(
+def test_a_cut_of_a_minute_delays_and_after_a_cut_for_good_a_rerun_continues(
     project: Path, network: Network, capsys: pytest.CaptureFixture[str]
 ):
-    """In the middle of the updates of a collect; the periodic checkpoint is at the end alone."""
-    settings = {"train__updates": 60, "train__checkpoint_every": 60}
+    """The rerun continues from the last periodic checkpoint."""
+    settings = {"train__updates": 60, "train__checkpoint_every": 3}
     write_params(**settings, train__prompts_per_collect=3)
     assert ends(network.train()) == [0, 0], said()
     whole = digests()
@@ -134,11 +134,10 @@ def test_a_cut_of_a_minute_delays_and_a_cut_for_good_saves_and_continues(
         assert "Traceback" not in line
     (folder,) = Path("work").glob("train-*")
     saved = [c.update for c in checkpoint.checkpoints(folder)]
-    assert len(saved) == 1 and 4 <= saved[0] < 60 and not list(folder.glob("*.tmp"))
-    assert f"saved update {saved[0]} in" in said()
+    assert saved and 3 <= saved[-1] < 60
     network.link("up")
     assert ends(network.train()) == [0, 0], said()
-    assert f"continuing after update {saved[0]}" in said()
+    assert f"continuing after update {saved[-1]}" in said()
     assert digests() == whole
     with capsys.disabled():
         print(f"\nlink down for {CUT} s: next update {resumed_after:.1f} s after it was up again")

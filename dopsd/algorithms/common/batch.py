@@ -189,16 +189,6 @@ class Unmasking(Batch):
         return 2
 
 
-# Names of kinds and tensors in checkpoints of release 0.1, still read for one release.
-FORMER_KINDS = {"Group": "GroupBatch", "Pairs": "PreferenceBatch"}
-FORMER_FIELDS = {
-    "MaskedTexts": {"predicted": "loss_mask"},
-    "GroupBatch": {"counted": "completion_mask", "old": "old_logps", "reference": "ref_logps"},
-    "PreferenceBatch": {"predicted": "loss_mask", "reference": "ref_bounds"},
-    "Unmasking": {"predicted": "loss_mask", "other": "other_loss_mask"},
-}
-
-
 def batch_from(kind: str, tensors: dict[str, Tensor]) -> Batch:
     """Return the batch that a checkpoint holds as named tensors.
 
@@ -210,10 +200,8 @@ def batch_from(kind: str, tensors: dict[str, Tensor]) -> Batch:
         KeyError: if there is no such kind.
         TypeError: if the tensors are not those of the kind.
     """
-    kind = FORMER_KINDS.get(kind, kind)
-    names = FORMER_FIELDS.get(kind, {})
     kinds = {subclass.__name__: subclass for subclass in _kinds_below(Batch)}
-    return kinds[kind](**{names.get(name, name): value for name, value in tensors.items()})
+    return kinds[kind](**tensors)
 
 
 def _kinds_below(kind: type[Batch]) -> Iterator[type[Batch]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -23,12 +23,6 @@ class DOpsdConfig(SelectingConfig):
     loss_vocabulary full, reduction mean, denominator kept, drop_remainder false and
     updates_per_trajectory 1.
     """
-
-    LATER: ClassVar[dict[str, Any]] = {
-        "teacher_dropout": False,
-        "clip_mode": "entry",
-        "teacher_attention": "base",
-    }
 
     reveal_scope: RevealScope = "future_blocks"  # masked tokens that the teacher may be shown
     reveal_ratio: Share = 0.25  # share of those tokens that the teacher is shown

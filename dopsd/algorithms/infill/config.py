@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -20,12 +20,6 @@ class InfillConfig(DOpsdConfig):
 
     The loss has d-OPSD's published defaults, so that only the teacher's knowledge differs.
     """
-
-    LATER: ClassVar[dict[str, Any]] = DOpsdConfig.LATER | {
-        "least_shift": 0.0,
-        "group_size": 8,
-        "shrink": 4,
-    }
 
     attempts: Count = 1  # attempts per problem
     keep: Literal["correct", "all"] = "all"  # all: also train on failed attempts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -100,13 +100,6 @@ class TraceRlConfig(TraceConfig):
     With `shrink: 1` it is CJ-GRPO, and with `states`, `confident` and `reduction: token` RLDF. The
     settings of credit are our own.
     """
-
-    LATER: ClassVar[dict[str, Any]] = {
-        "credit": None,
-        "credit_range": 0.2,
-        "credit_decay": False,
-        "reveal_ratio": 0.5,
-    }
 
     credit: Share | None = None  # weight of a teacher's credit for each token; null: no teacher
     credit_range: Annotated[float, Field(gt=0, lt=1)] = 0.2  # the credit is clipped to 1 +- this

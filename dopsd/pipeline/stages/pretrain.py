@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.config import TaughtTaskConfig
-from dopsd.training.pretrain import pretrain
+from dopsd.training.pretraining.pretrain import pretrain
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params

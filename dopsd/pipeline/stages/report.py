@@ -44,8 +44,9 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
 
 def _figures(comparison: dict[str, Any]) -> dict[str, Any]:
     sides = {
-        side: {k: comparison[side][k] for k in ("accuracy", "interval", "whole", "n")}
-        | {"measured_on": comparison[side].get("measured_on", [])}  # earlier releases: none
+        side: {
+            k: comparison[side][k] for k in ("accuracy", "interval", "whole", "n", "measured_on")
+        }
         for side in ("base", "best")
     }
     return sides | {"paired": comparison["paired"]}

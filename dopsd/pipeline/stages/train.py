@@ -8,19 +8,10 @@ from dopsd.training.start import link_start
 from dopsd.training.train import train
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dopsd.config.params import Params
 
 
-def run(
-    params: Params,
-    task: str,
-    method: str,
-    seed: int,
-    other_code: str = "stop",
-    adopted: Path | None = None,
-) -> None:
+def run(params: Params, task: str, method: str, seed: int, other_code: str = "stop") -> None:
     """Train one run, or continue it.
 
     Args:
@@ -29,9 +20,8 @@ def run(
         method: Method of the run.
         seed: Seed of the run.
         other_code: What to do with a run that other code began: stop, continue or anew.
-        adopted: Folder of an older release to continue from.
     """
     tracked_by = params.file if params.tracking.enabled else None
     settings = params.run(task, method, seed)
     link_start(settings)
-    train(settings, tracked_by, other_code, adopted, params.checkpoints.remote)
+    train(settings, tracked_by, other_code, remote=params.checkpoints.remote)

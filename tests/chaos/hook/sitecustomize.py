@@ -15,9 +15,13 @@ from pathlib import Path
 STATE = Path(os.environ.get("CHAOS_STATE", "/nowhere"))
 IS_TRIAL = "CHAOS_STATE" in os.environ
 PHASES = {  # module: {class or function: {method: phase}}
-    "dopsd.training.trainer": {"Trainer": {"_collect": "collecting", "_step": "updating"}},
-    "dopsd.training.run_dir": {"RunFolder": {"save": "saving"}},
-    "dopsd.training.run_outputs": {"publish_run": "publishing"},
+    "dopsd.training.trainer": {
+        "Trainer": {"collect": "collecting", "accumulate": "updating", "step": "updating"}
+    },
+    "dopsd.training.run_folder": {
+        "RunFolder": {"save": "saving"},
+        "write_stage_outputs": "publishing",
+    },
     "dopsd.evaluation.evaluator": {"Evaluator": {"_evaluate": "evaluating"}},
     "dopsd.models.llm_policy": {"LlmPolicy": {"hidden": ""}},
 }

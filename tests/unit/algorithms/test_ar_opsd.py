@@ -19,7 +19,7 @@ def first_batch(**changes):
 
     write_params(**changes)
     loop = Trainer(load_params().run("sudoku", "ar_opsd", 0), Accelerator(cpu=True))
-    loop._collect()
+    loop.collect()
     return loop, loop.waiting[0][0]
 
 
@@ -51,7 +51,7 @@ def test_a_teacher_that_reads_more_than_the_model_was_trained_for_is_refused(pro
         DopsdError,
         match=r"max_teacher_prompt: .* with an answer of 40 the model has room for 20",
     ):
-        loop._collect()
+        loop.collect()
 
 
 def test_a_long_prompt_of_the_teacher_keeps_its_end(project, capsys):

@@ -27,7 +27,7 @@ def loop_of(**changes):
 
 def test_what_is_recorded_is_written_once_and_read_by_the_next(project):
     loop = loop_of()
-    loop._collect()
+    loop.collect()
     recorder = loop.algorithm.recorder
     first = recorder.record(loop.problems[:2])[0]
     assert sorted(first.revealed_at) == list(range(40))  # one token a step, block after block
@@ -45,9 +45,9 @@ def test_what_is_recorded_is_written_once_and_read_by_the_next(project):
 
 def test_the_cost_of_recordings_is_the_runs_own_whatever_others_recorded(project):
     loop = loop_of(train__updates=40)
-    loop._collect()
+    loop.collect()
     other = loop_of(train__updates=40)
-    other._collect()
+    other.collect()
     assert loop.counters == other.counters and loop.counters["rollouts"] >= 2
     for name in ("seconds", "cpu_seconds"):
         own, borrowed = (one.gathered[f"time/borrowed_{name}"][0] for one in (loop, other))
@@ -55,13 +55,13 @@ def test_the_cost_of_recordings_is_the_runs_own_whatever_others_recorded(project
         assert own == 0.0 and borrowed == sum(getattr(item, name) for item in recorded) > 0
     loop.counters["collects"] = 32  # of 64 problems, two a collect: the second epoch
     before = loop.counters["rollouts"]
-    loop._collect()
+    loop.collect()
     assert loop.counters["rollouts"] == before
 
 
 def test_a_half_written_line_is_recorded_again(project):
     loop = loop_of()
-    loop._collect()
+    loop.collect()
     path = loop.algorithm.recorder.path
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])

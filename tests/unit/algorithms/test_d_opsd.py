@@ -162,7 +162,7 @@ def first_update(project, **changes):
 
     write_params(**changes)
     loop = Trainer(load_params().run("sudoku", "d_opsd", 0), Accelerator(cpu=True))
-    loop._collect()
+    loop.collect()
     batch = loop.waiting[0][0]
     found = loop.algorithm.loss(loop.policy, batch)
     found.total.backward()
@@ -254,11 +254,10 @@ def test_warm_up_by_ratio_counts_the_updates_of_an_epoch(project):
     from accelerate import Accelerator
     from conftest import write_params
 
-    from dopsd.training.run_settings import settings_of
+    from dopsd.training.run_identity import settings_of
     from dopsd.training.trainer import Trainer
 
     run = load_params().run("sudoku", "d_opsd", 0)
-    assert "warmup_ratio" not in settings_of(run)[0]["train"]  # older results stay those of null
     write_params(
         method__d_opsd__train={"warmup_ratio": 0.5},
         method__d_opsd__updates_per_trajectory=4,
@@ -304,8 +303,3 @@ def test_modes_of_the_clip_that_bound_nothing_give_the_loss_without_a_clip(proje
         assert total == plain
         assert all(torch.equal(a, b) for a, b in zip(gradients, others, strict=True))
     assert 0 < bounded < plain
-
-
-def test_results_that_are_older_than_the_mode_of_the_clip_keep_their_identity():
-    assert "clip_mode" not in DOpsdConfig(clip=None).decisive()
-    assert DOpsdConfig(clip_mode="position").decisive()["clip_mode"] == "position"

@@ -21,7 +21,7 @@ def collected(**changes):
 
     write_params(**{f"method__diffu_grpo__{key}": value for key, value in changes.items()})
     loop = Trainer(load_params().run("sudoku", "diffu_grpo", 0), Accelerator(cpu=True))
-    loop._collect()
+    loop.collect()
     return loop, [batch for (batch,) in loop.waiting]
 
 

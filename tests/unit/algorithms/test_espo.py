@@ -35,7 +35,7 @@ def collected(step: float = 0.0, **changes):
     moves = {name: torch.randn(p.shape, generator=draw) for name, p in loop.parameters.items()}
     for name, p in loop.parameters.items():
         p.data += 2 * step * moves[name]
-    loop._collect()
+    loop.collect()
     for name, p in loop.parameters.items():
         p.data += step * moves[name].flip(0)
     batch = loop.waiting[0][0]

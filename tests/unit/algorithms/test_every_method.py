@@ -18,7 +18,7 @@ def test_updates_of_a_collect_and_the_divisor_of_a_loss(project, method: str):
     """The first decide how long an epoch is, and so the warm-up by `warmup_ratio`."""
     loop = moved(method, **CHANGES.get(method, {}))
     while not loop.waiting:
-        loop._collect()
+        loop.collect()
     assert len(loop.waiting) == loop.algorithm.config.updates_of_collect
     batches = [b.with_tensors(weight=b.weight + 1) for b in loop.waiting[0]]
     prompts, weight = loop.settings.prompts_per_collect, sum(float(b.weight.sum()) for b in batches)

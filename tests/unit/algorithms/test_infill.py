@@ -216,7 +216,7 @@ def first_updates(method: str, **changes):
 
     write_params(**{f"method__{method}__{key}": value for key, value in changes.items()})
     loop = Trainer(load_params().run("sudoku", method, 0), Accelerator(cpu=True))
-    loop._collect()
+    loop.collect()
     return [batch for update in loop.waiting for batch in update]
 
 

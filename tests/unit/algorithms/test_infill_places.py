@@ -35,7 +35,7 @@ def test_whole_completions_are_checked_where_they_are_scored(project, monkeypatc
     write_params(sampling__text_after_eos=True)
     loop = Trainer(load_params().run("sudoku", "infill", 0), Accelerator(cpu=True))
     while not loop.waiting:
-        loop._collect()
+        loop.collect()
     assert len(read) > loop.counters["rollouts"]  # and those with a right answer
     tokens = loop.policy.tokenizer  # of special tokens too
     assert {len(tokens(text, add_special_tokens=False)["input_ids"]) for text in read} == {40}
@@ -53,5 +53,5 @@ def test_whole_completions_are_checked_where_rewards_read_them(project, monkeypa
     write_params(sampling__text_after_eos=True, method__routed__distil_weight=0.5)
     loop = Trainer(load_params().run("sudoku", "routed", 0), Accelerator(cpu=True))
     while not loop.waiting:
-        loop._collect()
+        loop.collect()
     assert len(read) > loop.counters["rollouts"] and all(read)  # and those with a right answer

@@ -50,7 +50,7 @@ def started(is_moved: bool = True, **changes: object) -> Trainer:
 def collected(**changes: object):
     loop = started(**changes)
     while not loop.waiting:
-        loop._collect()
+        loop.collect()
     return loop, loop.waiting[0][0]
 
 

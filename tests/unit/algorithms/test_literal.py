@@ -32,7 +32,7 @@ def moved(method: str, is_moved: bool = True, **changes: object) -> Trainer:
 def collected(method: str, **changes: object):
     loop = moved(method, **changes)
     while not loop.waiting:
-        loop._collect()
+        loop.collect()
     return loop, loop.waiting[0][0]
 
 
@@ -128,7 +128,7 @@ def test_vrpo_pairs_are_the_initial_policys_or_the_current_ones(project, pairs: 
     for is_moved in (False, True):
         loop = moved("vrpo", is_moved, pairs=pairs)
         while not loop.waiting:
-            loop._collect()
+            loop.collect()
         texts.append(loop.waiting[0][0].targets)
     is_same = texts[0].shape == texts[1].shape and torch.equal(*texts)
     assert is_same == (pairs == "initial")

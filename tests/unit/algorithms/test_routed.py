@@ -23,7 +23,7 @@ def collected(method: str, **changes: object):
     """A loop after its first collect, and its batches."""
     loop = moved(method, group_size=3, **changes)
     while not loop.waiting:
-        loop._collect()
+        loop.collect()
     return loop, [batch for update in loop.waiting for batch in update]
 
 
@@ -215,7 +215,7 @@ def test_beta_follows_the_updates_that_were_made(project):
     loop = moved("routed", group_size=3, distil_weight=2.0, distil_warmup=0.0)
     loop.update, loop.counters["collects"] = 2, 7  # as after a resume, too
     while not loop.waiting:
-        loop._collect()
+        loop.collect()
     weights = torch.cat([batch.distil_weight for (batch,) in loop.waiting if batch])
     assert loop.settings.updates == 4 and set(weights.tolist()) == {0.0, 1.0}
 

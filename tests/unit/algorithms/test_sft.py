@@ -22,7 +22,7 @@ from dopsd.config.named_files import missing_files
 from dopsd.core.errors import DopsdError
 from dopsd.core.rng import key_from
 from dopsd.core.types import Problem
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import scratch_folder
 
 TRACES = "data/external/traces.jsonl"
 
@@ -39,7 +39,7 @@ def collected(**changes):
 
     write_params(**{f"method__sft__{key}": value for key, value in changes.items()})
     loop = Trainer(load_params().run("sudoku", "sft", 0), Accelerator(cpu=True))
-    loop._collect()
+    loop.collect()
     return loop, loop.waiting[0][0]
 
 

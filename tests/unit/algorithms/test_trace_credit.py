@@ -80,7 +80,7 @@ def test_credit_does_not_fall_with_empty_collects(project, monkeypatch):
     loop = moved("trace_rl", group_size=3, credit=0.5, credit_decay=True)
     loop.update, loop.counters["collects"] = 2, 7
     while not loop.waiting:
-        loop._collect()
+        loop.collect()
     assert asked[-1] == (2, loop.settings.updates)
 
 

@@ -45,7 +45,7 @@ def collected(is_moved: bool = True, **changes: object):
     """A loop after its first collect, and its batches."""
     loop = moved("trace_rl", is_moved, **changes)
     while not loop.waiting:
-        loop._collect()
+        loop.collect()
     return loop, [batch for update in loop.waiting for batch in update]
 
 

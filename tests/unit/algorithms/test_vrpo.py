@@ -113,7 +113,7 @@ def test_at_the_start_the_policy_is_its_reference_and_the_loss_is_ln_2(project):
     write_params(method__vrpo__sft_weight=0.0)
     loop = Trainer(load_params().run("sudoku", "vrpo", 0), Accelerator(cpu=True))
     while not loop.waiting:
-        loop._collect()
+        loop.collect()
     batch = loop.waiting[0][0]
     found = loop.algorithm.loss(loop.policy, batch)
     assert found.total.item() == pytest.approx(len(batch) * math.log(2), rel=1e-5)

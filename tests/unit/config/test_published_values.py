@@ -12,7 +12,7 @@ import pytest
 
 from dopsd.config import profiles
 from dopsd.config.loading import checked
-from dopsd.training.run_settings import settings_of
+from dopsd.training.run_identity import settings_of
 
 D1 = "sea-virtue/d1_for_mmada@8640b9b diffu-grpo/slurm_scripts/train.yaml"  # a copy
 D1_REWARDS = "sea-virtue/d1_for_mmada@8640b9b diffu-grpo/reward_func.py"  # a copy
@@ -200,4 +200,4 @@ def test_the_layout_of_rewards_is_part_of_what_identifies_a_run():
     for preset in ("reference", "paper"):
         params = checked(profiles.resolve("llada-8b-gsm8k", preset), "a profile")
         found.append(settings_of(params.run("gsm8k", "wd1", 0))[0].get("reward_layout"))
-    assert found == ["one_line", None]  # None: as older releases' runs
+    assert found == ["one_line", None]

@@ -13,7 +13,7 @@ from toy_runs import OUT, adapter_digests, die_at, evaluator, train
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.models.adapter_files import ADAPTER
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import scratch_folder
 
 FIRST = OUT / "step-000002" / ADAPTER
 

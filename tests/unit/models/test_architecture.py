@@ -17,7 +17,7 @@ from dopsd.models.config import ModelConfig
 from dopsd.models.llada import LladaConfig, LladaForMaskedLM
 from dopsd.models.llm_policy import load_policy
 from dopsd.models.registry import ARCHITECTURES, config_class, registering_module
-from dopsd.training.run_policy import refuse_unseen
+from dopsd.training.trainer import refuse_unseen
 
 SHIFTED = """
 from torch import nn

@@ -195,11 +195,6 @@ def test_auto_is_torch_where_fused_kernels_cannot_run(
     assert backends.kernels_of(auto, gpu) == "torch"
 
 
-def test_results_of_plain_torch_keep_the_identity_that_they_had_before_the_setting():
-    assert "kernels" not in backends.resolved(ModelConfig(kernels="torch")).decisive("path")
-    assert ModelConfig(kernels="liger").decisive("path")["kernels"] == "liger"
-
-
 def test_liger_on_a_cpu_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     save_toy(tmp_path)
     monkeypatch.setattr(backends, "find_spec", lambda name: object())

@@ -59,8 +59,6 @@ NUMBERS = {
     "NO_TRAINABLE": "D413",
     "INTERRUPTED": "D501",
     "OTHER_CODE": "D502",
-    "OLDER_RELEASE": "D503",
-    "ADOPT": "D504",
     "RUN_IN_USE": "D505",
     "RESUME": "D506",
     "NOT_FINITE": "D507",

@@ -18,7 +18,7 @@ from dopsd.config.params import Params
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
 from dopsd.pipeline import ablate
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import scratch_folder
 
 VARIANTS = {
     "default": {},

@@ -285,7 +285,7 @@ def test_forwards_and_logits_of_a_method_are_those_that_it_says(project, monkeyp
     sampled = problems * said.rollouts * steps
     heads, head = [], loop.policy.head
     with torch.no_grad():
-        collects = forwards(loop.policy, lambda: loop._collect())
+        collects = forwards(loop.policy, lambda: loop.collect())
     monkeypatch.setattr(
         loop.policy, "head", lambda h: heads.append(h.shape[:-1].numel()) or head(h)
     )

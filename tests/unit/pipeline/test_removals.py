@@ -20,8 +20,7 @@ from conftest import write_params
 from dopsd.config.loading import load_params
 from dopsd.core.files import LARGE, PLANS
 from dopsd.pipeline import keeping
-from dopsd.training.resuming import KEYS
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import KEYS, scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,7 +25,6 @@ from dopsd.config.params import Params
 from dopsd.core.files import write_json
 from dopsd.core.paths import RunKey
 from dopsd.core.tables import read_table
-from dopsd.evaluation.curve import curve_of
 from dopsd.pipeline import compare
 from dopsd.pipeline.run_report import gather
 from dopsd.pipeline.stages import evaluate
@@ -82,20 +81,6 @@ def test_a_start_that_is_no_longer_there_has_no_row(started, capsys):
     assert [row["update"] for row in read_table(RUN / "curve.csv")] == [2, 4]
     assert "runs/sudoku/sft/0/best no longer holds the checkpoint" in capsys.readouterr().err
     assert "start" not in json.loads((RUN / "evaluate.json").read_text())
-
-
-def test_results_of_earlier_releases_do_not_draw_the_base_as_the_start(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    finished("d_opsd", 0, {"a": 1.0, "b": 0.5})
-    run = Finished("sudoku", "d_opsd", 0)
-    assert run.points() == [(0, 0.25), (2, 0.75)]
-    made = json.loads((RUN / "train.json").read_text())
-    write_json(RUN / "train.json", made | {"started_from": "runs/sudoku/sft/0/best"})
-    write_json(RUN / "evaluate.json", {"base": 0.25, "best": 0.75})
-    assert run.points() == [(2, 0.75)] and [row["update"] for row in curve_of(RUN)] == [2]
-    assert run.curve("rollouts") == [(4, 0.75)]
-    write_json(RUN / "evaluate.json", {"base": 0.25, "start": 0.25, "best": 0.75})
-    assert run.points() == [(0, 0.25), (2, 0.75)]
 
 
 def test_the_report_says_where_training_began(started):

@@ -29,13 +29,13 @@ import pathlib, sys
 from dopsd.cli.main import main
 from dopsd.training.trainer import Trainer
 
-step = Trainer._step
-def edited(self, batches):
+step = Trainer.accumulate
+def edited(self):
     if self.update == 2:
         text = pathlib.Path("params.yaml").read_text()
         pathlib.Path("params.yaml").write_text(text.replace("updates: 4", "updates: 6"))
-    return step(self, batches)
-Trainer._step = edited
+    return step(self)
+Trainer.accumulate = edited
 sys.exit(main(["train", *sys.argv[1:]]))
 """
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
-from conftest import ROOT
 from glossary_checks import check, table, undescribed, unused
 
 from dopsd.algorithms.registry import ALGORITHMS
@@ -18,7 +17,7 @@ from dopsd.pipeline import ablate, comparison
 from dopsd.tasks.registry import TASKS
 from dopsd.tracking.glossary import TABLES, own_metrics
 from dopsd.tracking.publish_run import _best_metrics
-from dopsd.training.resuming import record_of
+from dopsd.training.run_identity import record_of
 
 RUN = Path("runs/sudoku/d_opsd/0")
 
@@ -106,9 +105,3 @@ def test_reports_can_explain_every_metric_of_training_without_formulas():
         metrics |= {f"{name}: {metric}": m for metric, m in own_metrics(ALGORITHMS, name).items()}
     formulas = [n for n, m in metrics.items() if "$" in (m.plain or m.meaning)]
     assert [name for name in formulas if "{" not in name] == []
-
-
-def test_the_columns_of_the_committed_run_are_in_the_glossary():
-    folder = ROOT / "tests/release_0_1" / RUN
-    names = {name for row in read_table(folder / "train.csv") for name in row}
-    assert undescribed({**table("Training"), **own_metrics(ALGORITHMS, "d_opsd")}, names) == []

@@ -35,7 +35,7 @@ from dopsd.tracking.client import (
 from dopsd.tracking.glossary import own_metrics
 from dopsd.tracking.identity import identity
 from dopsd.tracking.model_registry import promote_champion
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import scratch_folder
 
 
 @pytest.fixture

@@ -189,18 +189,18 @@ def test_a_run_stopped_in_its_last_update_before_it_ends_by_collapse_still_makes
         CollapseDetector, "is_collapsed", property(lambda detector: len(detector.scores) >= 2)
     )
     write_params(train__updates=8, train__stop_on_collapse=True)
-    step, see = Trainer._step, CollapseDetector.see
+    step, see = Trainer.accumulate, CollapseDetector.see
     monkeypatch.setattr(
         CollapseDetector, "see", lambda *seen: see(*seen) and False
     )  # without the line that tells its means
 
-    def stopped(self, batches):
+    def stopped(self):
         if self.update == 3:  # the first update of the second collect, after which the run is over
             os.kill(os.getpid(), signal.SIGTERM)
-        return step(self, batches)
+        return step(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_step", stopped)
+        patch.setattr(Trainer, "accumulate", stopped)
         assert main(["train"]) == 143
     assert main(["train"]) == 0
     assert json.loads(Path("runs/sudoku/d_opsd/0/train.json").read_text())["updates"] == 4

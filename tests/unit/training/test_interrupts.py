@@ -25,7 +25,7 @@ from dopsd.core.interrupts import Interrupts
 from dopsd.models.adapter_files import ADAPTER
 from dopsd.models.llm_policy import LlmPolicy
 from dopsd.training import checkpoint
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_identity import scratch_folder
 from dopsd.training.trainer import Trainer
 
 OUT = Path("runs/sudoku/d_opsd/0/train")
@@ -108,21 +108,21 @@ def test_a_signal_ends_a_collect_or_an_update_before_its_next_forward(
 
 def test_a_stop_within_an_update_keeps_the_whole_collect_before_it(project, monkeypatch):
     write_params(train__updates=5)
-    loss_of, collects = Trainer._step, []
+    loss_of, collects = Trainer.accumulate, []
 
-    def stopped(self, batches):
+    def stopped(self):
         collects.append(self.counters["collects"])
         if self.update == 3:  # the first update of the second collect
             os.kill(os.getpid(), signal.SIGINT)
-        return loss_of(self, batches)
+        return loss_of(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_step", stopped)
+        patch.setattr(Trainer, "accumulate", stopped)
         assert main(["train"]) == 130
     assert saved() == [2, 3]
     with monkeypatch.context() as patch:
         patch.setattr(
-            Trainer, "_collect", lambda self: pytest.fail("the collect was saved with its batches")
+            Trainer, "collect", lambda self: pytest.fail("the collect was saved with its batches")
         )
         assert main(["train"]) == 0
 

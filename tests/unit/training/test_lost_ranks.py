@@ -1,7 +1,9 @@
-"""A rank that is killed ends the run in one line; another rank saves the last whole update."""
+"""A rank that is killed ends the run in one line; the same command continues to the same bytes."""
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 
 import forks
@@ -10,6 +12,8 @@ from conftest import write_params
 from slow_training import killed_after
 
 from dopsd.core.fingerprint import sha256
+from dopsd.distributed.config import LaunchConfig
+from dopsd.distributed.launch import launch
 from dopsd.models.adapter_files import ADAPTER
 
 OUT = Path("runs/sudoku/d_opsd/0/train")
@@ -20,19 +24,40 @@ def digests() -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("dead", "update"), [(1, 1), (0, 3)])
-def test_a_rank_that_survives_saves_the_batches_of_all(project, dead: int, update: int):
-    """Within the updates of a collect, and after its first step; no periodic checkpoint is near."""
-    write_params(train__updates=5, train__prompts_per_collect=3, train__checkpoint_every=5)
+def test_the_others_end_soon_and_a_rerun_continues_from_the_last_checkpoint(
+    project, dead: int, update: int
+):
+    """Before the first checkpoint, and within the updates of a collect after it."""
+    write_params(train__updates=5, train__prompts_per_collect=3, train__checkpoint_every=2)
     assert forks.statuses(forks.start_ranks(2, forks.command, "train")) == [0, 0], forks.output()
     whole = digests()
     for path in Path("work").glob("train-*"):
         path.rename(path.with_name("whole"))
+    began = time.monotonic()
     ends = forks.statuses(forks.start_ranks(2, killed_after, update, str(dead)))
+    assert time.monotonic() - began < forks.BOUND / 3
     said = forks.output(1 - dead)
     assert ends[dead] == -9 and ends[1 - dead] == 75, said
-    assert f"saved update {update} in" in said and "(D514)" in said and "Traceback" not in said
     (folder,) = Path("work").glob("train-*")
-    assert [path.name for path in folder.glob("step-*")] == [f"step-{update:06}"]
+    (line,) = [line for line in said.splitlines() if "(D514)" in line]
+    assert f"continues from the last checkpoint in {folder}" in line and "Traceback" not in said
+    assert [path.name for path in folder.glob("step-*")] == ["step-000002"] * (update > 2)
     assert forks.statuses(forks.start_ranks(2, forks.command, "train")) == [0, 0], forks.output()
-    assert f"continuing after update {update}" in forks.output()
+    assert ("continuing after update 2" in forks.output()) == (update > 2)
     assert digests() == whole
+
+
+@forks.with_a_launcher
+def test_the_launcher_names_the_process_that_was_killed(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert forks.statuses([forks.start(launch_one_that_is_killed)]) == [137], forks.output()
+    assert "process 1 of the run was killed by SIGKILL" in forks.output()
+
+
+def launch_one_that_is_killed() -> None:
+    """Two processes: the second kills itself."""
+    script = Path("process").absolute()
+    script.write_text("#!/bin/sh\nif [ $RANK = 1 ]; then kill -9 $$; fi\nexec sleep 60\n")
+    script.chmod(0o755)
+    sys.executable = str(script)
+    sys.exit(launch(LaunchConfig(processes=2), ["train"]))

@@ -16,7 +16,7 @@ from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.core.fingerprint import sha256
 from dopsd.tasks.common.config import PretrainOverrides
-from dopsd.training import origin
+from dopsd.training.pretraining import origin
 
 WEIGHTS = Path("base/sudoku/model.safetensors")
 FEW = {"pretrain__updates": 2}

@@ -18,7 +18,7 @@ from dopsd.cli.main import main
 from dopsd.config.params import Params
 from dopsd.core.tensor_files import load_tensors
 from dopsd.tasks.registry import load_task
-from dopsd.training.pretrain import Pretrainer, fresh
+from dopsd.training.pretraining.pretrain import Pretrainer, fresh
 
 LOSSES = [5.2202191, 3.4363620, 3.3191786, 2.7678347, 2.4632528, 2.0841327]
 SHAPE = {

@@ -25,7 +25,8 @@ from dopsd.pipeline.checks.machine import starts
 from dopsd.pipeline.run_request import RunRequest, check
 from dopsd.tracking.client import connect, find_run
 from dopsd.tracking.identity import identity
-from dopsd.training.run_settings import RunSettings, scratch_folder
+from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_settings import RunSettings
 from dopsd.training.trainer import Trainer
 
 IDS = torch.arange(2, 20).reshape(2, 9)

@@ -25,8 +25,8 @@ from dopsd.core.tensor_files import load_tensors, save_tensors
 from dopsd.distributed.accelerate_group import all_processes
 from dopsd.models.adapter_files import ADAPTER
 from dopsd.training import checkpoint
-from dopsd.training.run_dir import RunFolder
-from dopsd.training.run_settings import scratch_folder
+from dopsd.training.run_folder import RunFolder
+from dopsd.training.run_identity import scratch_folder
 from dopsd.training.trainer import Trainer
 
 
@@ -87,22 +87,22 @@ def test_a_truncated_checkpoint_is_reported_and_the_one_before_is_used(project, 
     assert adapter_digests() == whole
 
 
-def test_older_checkpoints_keep_their_number_of_states_and_newer_ones_their_tokens(project):
+def test_a_measured_number_of_tokens_is_kept(project):
     write_params(train__updates=1, train__micro_batch_states="auto")
     assert train() == 0
     run = load_params().run("sudoku", "d_opsd", 0)
-    folder = scratch_folder(run) / "step-000001"
-    batches = folder / "batches.0.safetensors"
+    step = scratch_folder(run) / "step-000001"
+    batches = step / "batches.0.safetensors"
     tensors = load_tensors(batches)
     measured = tensors["micro_batch"].tolist()
     assert measured[:2] == [64, 0] and measured[2] > 0
-    for written, restored in (([5, 1], (5, 0)), ([64, 0, 700], (64, 700))):
-        save_tensors(tensors | {"micro_batch": torch.tensor(written)}, batches)
-        checkpoint.write_digests(folder)
-        accelerator = all_processes()
-        loop = Trainer(run, accelerator)
-        RunFolder(scratch_folder(run), accelerator).resume(loop)
-        assert (loop.micro_batches.size, loop.micro_batches.tokens) == restored
+    save_tensors(tensors | {"micro_batch": torch.tensor([64, 0, 700])}, batches)
+    checkpoint.write_digests(step)
+    accelerator = all_processes()
+    trainer = Trainer(run, accelerator)
+    folder = RunFolder(scratch_folder(run), accelerator)
+    folder.resume(trainer.load_state, trainer.settings.checkpoint_every)
+    assert (trainer.micro_batches.size, trainer.micro_batches.tokens) == (64, 700)
 
 
 def test_another_learning_rate_never_finds_the_old_checkpoints(project):
@@ -217,9 +217,9 @@ def test_a_checkpoint_that_was_damaged_while_training_went_on_is_not_left_out(
 ):
     save = RunFolder.save
 
-    def saved(self, loop):
-        save(self, loop)
-        if loop.update == 4:
+    def saved(self, state, save_weights):
+        save(self, state, save_weights)
+        if state.update == 4:
             (self.scratch / "step-000002" / ADAPTER).write_bytes(b"gone")
 
     with monkeypatch.context() as patch:
@@ -238,11 +238,11 @@ def test_a_second_trainer_in_the_same_folder_waits_a_while_and_is_refused(
 ):
     from accelerate import Accelerator
 
-    from dopsd.training import run_dir
-    from dopsd.training.run_dir import RunFolder
+    from dopsd.training import run_folder
+    from dopsd.training.run_folder import RunFolder
 
     scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
-    monkeypatch.setattr(run_dir, "SAVING", 0.5)
+    monkeypatch.setattr(run_folder, "SAVING", 0.5)
     with RunFolder(scratch, Accelerator(cpu=True)):
         assert train() == 75
     assert "another process is training in" in capsys.readouterr().err

@@ -1,28 +1,45 @@
-"""Start a run in its folder, or prepare the folder to continue; other code needs a decision.
+"""Continue a run: find the checkpoints that it can continue from, and put them into its folder.
 
-A run that differs only in its length, or in the checkpoints that it keeps, is the same run: its
-folder starts from the checkpoints of the other length.
+A run may continue from what the same run with another length, or other checkpoint updates, would
+have written as well: its folder starts from the checkpoints and log rows of that one. Checkpoints
+of other code need a decision.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
-from dopsd.core.files import ASIDE, write_json
+from dopsd.core.files import ASIDE, link, write_json
+from dopsd.core.fingerprint import sha256
+from dopsd.core.paths import LOG
 from dopsd.core.progress import log
+from dopsd.training import checkpoint
 from dopsd.training.checkpoint import update_of
-from dopsd.training.other_releases import differing, inputs_of, of_other_releases
-from dopsd.training.resuming import RECORD, Resumable, bring, empty, record_of, resumable, steps_of
-from dopsd.training.run_identity import UNKNOWN, code_of, digest
-from dopsd.training.run_settings import scratch_folder, settings_of
+from dopsd.training.run_identity import (
+    RECORD,
+    UNKNOWN,
+    as_object,
+    code_of,
+    digest,
+    input_files,
+    record_of,
+    scratch_folder,
+    settings_of,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
+    from dopsd.training.config import TrainConfig
     from dopsd.training.run_settings import RunSettings
 
 ANSWERS = ("stop", "continue", "anew")  # what to do with checkpoints of other code
@@ -44,25 +61,17 @@ def answer_of(flag: str | None) -> str:
     return answer
 
 
-def make_ready(run: RunSettings, answer: str, adopted: Path | None = None) -> None:
+def prepare_folder(run: RunSettings, answer: str) -> None:
     """Put the checkpoints that a run can continue from into its folder, and write run.json.
 
     Args:
         run: the run.
         answer: what to do with checkpoints of other code, one of ANSWERS.
-        adopted: a folder of an older release without run.json to continue from.
 
     Raises:
-        DopsdError: if other code trained the checkpoints and the answer is stop, or if `adopted`
-            does not fit the run.
+        DopsdError: if other code trained the checkpoints and the answer is stop.
     """
     scratch, code = scratch_folder(run), code_of(run.key.task, run.kind)
-    if adopted and not steps_of(scratch):
-        return _begin(run, scratch, _adopted(run, adopted))
-    if adopted:
-        if not adopted.is_dir():
-            raise DopsdError(f"--adopt {adopted}: no such folder", code=Code.ADOPT)
-        log(f"train: --adopt {adopted}: ignored; {scratch} has checkpoints and continues")
     candidates = _candidates(run, scratch)
     same_code = [
         candidate for candidate in candidates if record_of(candidate.folder).get("code") == code
@@ -77,8 +86,6 @@ def make_ready(run: RunSettings, answer: str, adopted: Path | None = None) -> No
     best = _furthest(candidates, scratch)
     if best and answer == "stop":
         raise DopsdError(_question(run, best, code), code=Code.OTHER_CODE)
-    if not best and answer != "anew":
-        _ask_about_older(run, scratch)
     _begin(run, scratch, None if answer == "anew" else best)
 
 
@@ -93,18 +100,12 @@ def _furthest(candidates: list[Resumable], scratch: Path) -> Resumable | None:
 def _candidates(run: RunSettings, scratch: Path) -> list[Resumable]:
     """Return what the run can continue from: its own folder, and folders with more updates.
 
-    These are folders of the run with other lengths and the same history. For a run without
-    checkpoints, folders that other releases named differently count too.
+    These are folders of the run with other lengths and the same history.
     """
-    settings, (_, ends), record = (
-        run.train,
-        settings_of(run),
-        record_of(scratch),
-    )
-    current = resumable(scratch, ends, settings, is_whole=False)
+    settings, record = run.train, record_of(scratch)
+    current = resumable(scratch, settings, is_whole=False)
     candidates = [current] if current.update else []
-    siblings = set(scratch.parent.glob(f"{scratch.name.rpartition('-')[0]}-*"))
-    for folder in sorted(siblings if current.update else {*siblings, *of_other_releases(run)}):
+    for folder in sorted(scratch.parent.glob(f"{scratch.name.rpartition('-')[0]}-*")):
         other_record = record_of(folder)
         is_further = max(map(update_of, steps_of(folder)), default=0) > current.update
         if (
@@ -116,7 +117,6 @@ def _candidates(run: RunSettings, scratch: Path) -> list[Resumable]:
             continue
         candidate = resumable(
             folder,
-            other_record["ends"],
             settings,
             is_whole=str(run.key) not in other_record["cells"],
         )
@@ -131,47 +131,17 @@ def _candidates(run: RunSettings, scratch: Path) -> list[Resumable]:
 
 
 def _question(run: RunSettings, best: Resumable, code: dict[str, str]) -> str:
-    record = record_of(best.folder)
-    old_code, settings = record.get("code", {}), settings_of(run)[0]
+    old_code = record_of(best.folder).get("code", {})
     changed_files = sorted(name for name in old_code | code if old_code.get(name) != code.get(name))
     changes = changed_files[0] + (
         f" and {len(changed_files) - 1} more changed" if changed_files[1:] else " changed"
     )
     changes = changes if old_code else f"no {RECORD} records which"
-    unknown = [key for key, _ in differing(record.get("settings", settings), settings)]
-    changes += f"; settings that only one of the two has: {', '.join(unknown)}" if unknown else ""
     return (
         f"train: {best.folder} is at update {best.update}, trained by other code ({changes});"
         f" `dopsd train {' '.join(run.key.words)} --continue` continues with this code, --anew"
         f" starts from update 0; under DVC, a flow or a cluster set {OTHER_CODE}=continue or anew"
     )
-
-
-def _ask_about_older(run: RunSettings, scratch: Path) -> None:
-    from dopsd.training.older import older_folders  # slow to import and rarely needed
-
-    if record_of(scratch) or not (older := older_folders(run)):
-        return
-    listing = ", ".join(f"{folder} (update {update})" for folder, update in older.items())
-    raise DopsdError(
-        f"train: {listing}: from an older release, which did not record the settings; `dopsd train"
-        f" {' '.join(run.key.words)} --adopt {next(iter(older))}` continues if this is the same"
-        f" run, --anew (or {OTHER_CODE}=anew) starts from update 0",
-        code=Code.OLDER_RELEASE,
-    )
-
-
-def _adopted(run: RunSettings, folder: Path) -> Resumable:
-    from dopsd.training.older import refuse_misfit
-
-    refuse_misfit(run, folder)
-    source = resumable(folder, {}, run.train, is_whole=False)
-    if not source.update or not source.is_logged:
-        raise DopsdError(
-            f"--adopt {folder}: no intact checkpoint that these settings can continue from",
-            code=Code.ADOPT,
-        )
-    return source
 
 
 def _set_aside(folder: Path) -> None:
@@ -191,12 +161,9 @@ def _begin(run: RunSettings, scratch: Path, best: Resumable | None) -> None:
     """Bring the checkpoints to continue from into the folder, then write run.json."""
     decisive, ends = settings_of(run)
     code, record = code_of(run.key.task, run.kind), record_of(best.folder if best else scratch)
-    if best and best.folder != scratch and not record:  # a folder of an older release
-        record = {"adopted": best.folder.name}
     if best and best.folder != scratch:
-        if record_of(best.folder):  # before the checkpoints, so that their origin is always known
-            write_json(scratch / RECORD, record)
-        bring(best, scratch)
+        write_json(scratch / RECORD, record)  # first, so that the checkpoints' origin is known
+        link_checkpoints(best, scratch)
         log(f"train: {scratch} starts from update {best.update} of {best.folder}")
     cells = record.get("cells", []) if best and best.folder == scratch else []
     if best and best.lacking and str(run.key) not in cells:
@@ -206,7 +173,7 @@ def _begin(run: RunSettings, scratch: Path, best: Resumable | None) -> None:
         )
     if not best and record.get("code") != code:
         _set_aside(scratch)
-        empty(scratch)
+        clear(scratch)
         record = {}
     history = record.get("history", [{"update": 0, "code": UNKNOWN}] if best else [])
     if not history or history[-1]["code"] != digest(code):
@@ -218,12 +185,11 @@ def _begin(run: RunSettings, scratch: Path, best: Resumable | None) -> None:
     new_record = {
         "settings": decisive,
         "ends": ends,
-        "inputs": inputs_of(run),
+        "inputs": {path.as_posix(): sha256(path) for path in input_files(run)},
         "code": code,
         "history": history,
         "cells": cells,
     }
-    new_record |= {"adopted": record["adopted"]} if "adopted" in record else {}
     if new_record != record_of(scratch):
         write_json(scratch / RECORD, new_record)
 
@@ -233,3 +199,120 @@ def _version() -> str:
         return version("dopsd")
     except PackageNotFoundError:
         return "from a checkout"
+
+
+@dataclass(frozen=True)
+class Resumable:
+    """Checkpoints that a run can continue from, or end with, and the log up to the last one."""
+
+    folder: Path
+    steps: list[Path]  # checkpoints, oldest first
+    rows: list[dict[str, Any]]  # of the log
+    lacking: list[int]  # updates whose checkpoints these settings keep and the folder lacks
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether the log has every update."""
+        return [row["update"] for row in self.rows] == [*range(1, self.update + 1)]
+
+    @property
+    def update(self) -> int:
+        """The last checkpoint's update; 0 without checkpoints."""
+        return update_of(self.steps[-1]) if self.steps else 0
+
+
+def steps_of(folder: Path) -> list[Path]:
+    """Return the checkpoint folders of a run by update, without checking them."""
+    return sorted(folder.glob("step-??????"))
+
+
+def resumable(folder: Path, settings: TrainConfig, is_whole: bool) -> Resumable:
+    """Return what a run of these settings can resume from in a folder.
+
+    Args:
+        folder: a training folder.
+        settings: section `train` of the run.
+        is_whole: end before the first checkpoint that these settings keep and the folder lacks.
+    """
+    sound = list(takewhile(lambda step: checkpoint.fault(step) is None, steps_of(folder)))
+    last_update = update_of(sound[-1]) if sound else 0
+    rows = [
+        row
+        for row in _rows(checkpoint.log_of(sound[-1]) if sound else folder / LOG)
+        if row["update"] <= last_update
+    ]
+    end = settings.updates
+    lacking = sorted(
+        {*range(settings.checkpoint_every, last_update + 1, settings.checkpoint_every)}
+        - {*map(update_of, sound)}
+    )
+    if is_whole and lacking:
+        end = min(end, lacking[0] - 1)
+    steps = [step for step in sound if update_of(step) <= end]
+    while (
+        steps
+        and not (steps[-1] / "trainer.safetensors").is_file()
+        and update_of(steps[-1]) != settings.updates
+    ):
+        steps.pop()
+    update = update_of(steps[-1]) if steps else 0
+    return Resumable(
+        folder,
+        steps,
+        [row for row in rows if row["update"] <= update],
+        [missing for missing in lacking if missing <= update],
+    )
+
+
+def _rows(log_file: Path) -> list[dict[str, Any]]:
+    """Read the rows before the first damaged line; a process may still write the last line."""
+    lines = log_file.read_bytes().split(b"\n")[:-1] if log_file.is_file() else []
+    return list(takewhile(lambda row: type(row.get("update")) is int, map(as_object, lines)))
+
+
+def is_finished(folder: Path, settings: TrainConfig) -> bool:
+    """Return whether a folder holds a finished run: all updates, and no file for resuming."""
+    steps = steps_of(folder)
+    if (
+        not steps
+        or update_of(steps[-1]) != settings.updates
+        or (steps[-1] / "trainer.safetensors").is_file()
+    ):
+        return False
+    kept_steps = [
+        step
+        for step in steps
+        if update_of(step) % settings.checkpoint_every == 0 or step == steps[-1]
+    ]
+    return all(checkpoint.fault(step) is None for step in kept_steps)
+
+
+def link_checkpoints(source: Resumable, folder: Path) -> None:
+    """Replace a folder's checkpoints and log by those of `source`.
+
+    Files are linked, not copied. An interrupted call can be repeated.
+    """
+    clear(folder)
+    (folder / LOG).write_text(_text(source.rows), encoding="utf-8")
+    for step in source.steps:
+        tmp = folder / f"{step.name}.tmp"
+        shutil.copytree(step, tmp, copy_function=link)
+        if (tmp / LOG).exists():
+            (tmp / LOG).unlink()  # a link to the other folder's file, which must not change
+            (tmp / LOG).write_text(
+                _text(row for row in source.rows if row["update"] <= update_of(step)),
+                encoding="utf-8",
+            )
+            checkpoint.write_digests(tmp)
+        tmp.rename(folder / step.name)
+
+
+def _text(rows: Iterable[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows)
+
+
+def clear(folder: Path) -> None:
+    """Remove a folder's checkpoints and log, and keep its locks."""
+    for step in folder.glob("step-*"):
+        shutil.rmtree(step)
+    (folder / LOG).unlink(missing_ok=True)

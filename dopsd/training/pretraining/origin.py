@@ -15,10 +15,10 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
 from dopsd.core.fingerprint import sha256
-from dopsd.core.paths import BASES, ORIGIN, is_base
+from dopsd.core.paths import BASES, ORIGIN
 from dopsd.core.settings import Section
 from dopsd.tasks.common.storage import DATA
-from dopsd.training.pretrain_config import BaseSettings, PretrainConfig
+from dopsd.training.pretraining.config import BaseSettings, PretrainConfig
 
 ALLOWANCE = "DOPSD_ALLOW_RETRAIN"  # the environment variable that allows retraining
 FORCE = "force"  # retrain even a base that matches
@@ -33,13 +33,12 @@ class Origin(Section):
     files: dict[str, str]  # digest of each file that pretraining wrote
 
 
-def place(task: str, block_size: int | None = None) -> Path:
+def base_folder(task: str, block_size: int | None = None) -> Path:
     """Return the folder of a task's embedded base.
 
-    It is base/<task>, base/<task>_blocks of a block-causal one, or base itself of release 0.1.
+    It is base/<task>, or base/<task>_blocks of a block-causal one.
     """
-    name = f"{task}_blocks" if block_size else task
-    return BASES if is_base(BASES) else BASES / name
+    return BASES / (f"{task}_blocks" if block_size else task)
 
 
 def settings(base: BaseSettings) -> dict[str, Any]:
@@ -73,7 +72,7 @@ def mismatch(base: BaseSettings, task: str) -> str | None:
         One line with the difference, how to keep the base and how to retrain it; None if the base
         matches or does not exist.
     """
-    folder = place(task, base.shape.block_size)
+    folder = base_folder(task, base.shape.block_size)
     if not any(folder.glob("*.safetensors")) and not (folder / ORIGIN).exists():
         return None
     difference = _difference(base, task, folder)

@@ -12,8 +12,7 @@ from conftest import write_params
 from toy_runs import adapter_digests, die_at, train
 
 from dopsd.core.fingerprint import sha256
-from dopsd.training.remote_copies import RemoteCopies
-from dopsd.training.remote_place import Place
+from dopsd.training.remote_checkpoints import RemoteCopies, RemoteFolder
 
 SETTINGS = {"train__updates": 6, "train__checkpoint_every": 2}
 
@@ -103,14 +102,14 @@ def test_only_the_newest_copies_hold_what_resuming_needs(remote: Path):
 def test_a_place_that_cannot_be_written_does_not_stop_training(
     remote: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ):
-    put, failing = Place.put, [OSError("quota exceeded")] * 2
+    put, failing = RemoteFolder.put, [OSError("quota exceeded")] * 2
 
-    def fails_twice(self: Place, step: Path) -> None:
+    def fails_twice(self: RemoteFolder, step: Path) -> None:
         if failing:
             raise failing.pop()
         put(self, step)
 
-    monkeypatch.setattr(Place, "put", fails_twice)
+    monkeypatch.setattr(RemoteFolder, "put", fails_twice)
     assert train() == 0
     said = capfd.readouterr().err
     assert said.count("OSError: quota exceeded") == 1  # not for each checkpoint
@@ -124,13 +123,13 @@ def test_a_place_that_is_out_of_order_is_asked_seldom_and_gets_all_once_it_is_ba
     tries: list[str] = []
     is_down, asked = True, threading.Semaphore(0)
 
-    def put(self: Place, step: Path) -> None:
+    def put(self: RemoteFolder, step: Path) -> None:
         tries.append(step.name[-1])
         asked.release()
         if is_down:
             raise OSError("no route to host")
 
-    monkeypatch.setattr(Place, "put", put)
+    monkeypatch.setattr(RemoteFolder, "put", put)
     with RemoteCopies(str(tmp_path / "remote"), tmp_path / "train-x") as queue:
         for step in steps:
             queue.add(step)
@@ -147,11 +146,11 @@ def test_a_run_ends_although_its_place_stays_out_of_order(
 ):
     tries: list[str] = []
 
-    def put(self: Place, step: Path) -> None:
+    def put(self: RemoteFolder, step: Path) -> None:
         tries.append(step.name)
         raise OSError("no route to host")
 
-    monkeypatch.setattr(Place, "put", put)
+    monkeypatch.setattr(RemoteFolder, "put", put)
     assert train() == 0
     assert len(tries) <= 2 * 4  # at each of three checkpoints, and at the end
 
@@ -221,7 +220,7 @@ def steps_in(folder: Path, *updates: int) -> list[Path]:
 
 def test_the_newest_checkpoint_is_copied_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     order: list[str] = []
-    monkeypatch.setattr(Place, "put", lambda self, step: order.append(step.name))
+    monkeypatch.setattr(RemoteFolder, "put", lambda self, step: order.append(step.name))
     queue = RemoteCopies(str(tmp_path / "remote"), tmp_path / "train-x")
     for step in steps_in(tmp_path, 2, 4, 6):
         queue.add(step)
@@ -233,7 +232,7 @@ def test_the_newest_checkpoint_is_copied_first(tmp_path: Path, monkeypatch: pyte
 def test_a_checkpoint_that_was_removed_meanwhile_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(Place, "put", lambda self, step: (step / "digests.json").read_text())
+    monkeypatch.setattr(RemoteFolder, "put", lambda self, step: (step / "digests.json").read_text())
     queue = RemoteCopies(str(tmp_path / "remote"), tmp_path / "train-x")
     queue.add(tmp_path / "step-000002")
     with queue:

@@ -138,8 +138,8 @@ def test_in_lockstep_a_process_without_states_makes_as_many_passes_and_learns_no
         calls = 0
 
         def all_gather_object(self, items: list[object], is_done: bool = False) -> list[object]:
-            self.calls += 1  # the other process knows its size, has five passes, and a row
-            return [*items, *{1: [False], 2: [5], 3: [rows(1)]}.get(self.calls, [])]
+            self.calls += 1  # the other process has five passes, and a row
+            return [*items, *{1: [5], 2: [rows(1)]}.get(self.calls, [])]
 
     for own in ([], [rows(4)]):
         model = Linear()

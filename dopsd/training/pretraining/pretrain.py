@@ -7,6 +7,7 @@ tokens, padded with end of text), as in LLaDA's fine-tuning (arXiv 2502.09992, s
 
 from __future__ import annotations
 
+import hashlib
 import random
 import shutil
 from typing import TYPE_CHECKING
@@ -22,15 +23,14 @@ from dopsd.core.files import WORK
 from dopsd.core.fingerprint import fingerprint
 from dopsd.core.progress import Progress, log
 from dopsd.core.rng import key_from
-from dopsd.core.tensor_files import fsync_rename
+from dopsd.core.tensor_files import fsync_rename, load_tensors, save_tensors
 from dopsd.core.tensors import left_pad
 from dopsd.models.device import keep_freed_memory
 from dopsd.models.llm_policy import LlmPolicy
 from dopsd.models.loading import build_model
 from dopsd.models.text import build_config, build_tokenizer
 from dopsd.tasks.registry import TASKS
-from dopsd.training import origin
-from dopsd.training.resume_point import read_resume_point, write_resume_point
+from dopsd.training.pretraining import origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dopsd.core.types import Problem
     from dopsd.tasks.common.config import TaskConfig
     from dopsd.tasks.common.task import TaughtTask
-    from dopsd.training.pretrain_config import BaseSettings
+    from dopsd.training.pretraining.config import BaseSettings
 
 SAVE_EVERY = 50  # updates between resume points
 
@@ -60,7 +60,7 @@ def pretrain(base: BaseSettings, task_name: str, data: TaskConfig) -> None:
     scratch = (
         WORK / f"pretrain-{fingerprint(origin.settings(base), [origin.problems_of(task_name)])}"
     )
-    folder = recover(origin.place(task_name, shape.block_size))
+    folder = recover(origin.base_folder(task_name, shape.block_size))
     allowed, mismatch = origin.allowance(), origin.mismatch(base, task_name)
     if mismatch and not allowed:
         raise DopsdError(mismatch, code=Code.BASE_DIFFERS)
@@ -103,7 +103,7 @@ def initialise(model: nn.Module) -> None:
 
 
 def _write(policy: LlmPolicy, base: BaseSettings, task_name: str, tmp: Path) -> None:
-    folder = origin.place(task_name, base.shape.block_size)
+    folder = origin.base_folder(task_name, base.shape.block_size)
     new, old = _beside(folder)
     for stale in (tmp, new):
         shutil.rmtree(stale, ignore_errors=True)
@@ -237,7 +237,7 @@ class Pretrainer:
             return 0
         state = read_resume_point(path)
         if not state:
-            log(f"pretrain: {path}: damaged, or from an older release; starting from update 0")
+            log(f"pretrain: {path}: damaged; starting from update 0")
             return 0
         for name, p in self.parameters.items():
             p.data.copy_(state[f"model.{name}"])
@@ -245,3 +245,33 @@ class Pretrainer:
                 kind: state[f"{kind}.{name}"] for kind in ("step", "exp_avg", "exp_avg_sq")
             }
         return int(state["update"])
+
+
+def write_resume_point(state: dict[str, Tensor], path: Path) -> None:
+    """Write tensors and their digest to a file, under a temporary name first."""
+    tmp = path.with_suffix(".tmp")
+    save_tensors(state | {"digest": _digest(state)}, tmp)
+    fsync_rename(tmp, path)
+
+
+def read_resume_point(path: Path) -> dict[str, Tensor]:
+    """Read a resume point; return an empty dict if it is damaged."""
+    try:
+        state = load_tensors(path)
+    except DopsdError:
+        return {}
+    digest = state.pop("digest", torch.empty(0))
+    return state if digest.tolist() == _digest(state).tolist() else {}
+
+
+def _digest(state: dict[str, Tensor]) -> Tensor:
+    """Return the SHA-256 digest of all names, dtypes, shapes and values, as 32 bytes.
+
+    The digest is part of the file, because a second file could not be renamed together with it.
+    """
+    hasher = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        hasher.update(
+            f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.numpy().tobytes()
+        )
+    return torch.tensor([*hasher.digest()], dtype=torch.uint8)
