@@ -6,7 +6,7 @@ export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
 .PHONY: help demo demo-full test test-all toy bench load garbage lint types mlflow install up down \
-	integration integration-compose integration-k8s integration-machines integration-network integration-slurm \
+	integration integration-compose integration-machines integration-network integration-slurm \
 	chaos cuda tournament every-method lowest newest gpu-versions nightly reference docs docs-serve gpu gpu-model gpu-pack
 
 .DEFAULT_GOAL := help
@@ -37,7 +37,7 @@ test: install # unit tests and a few end-to-end tests
 	python -m pytest -n $(or $(WORKERS),2) --dist worksteal
 
 test-all: install # the tests of `make test` and those marked `full`
-	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m 'not integration and not compose and not kubernetes and not machines and not network and not slurm and not nightly and not cuda' \
+	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m 'not integration and not compose and not machines and not network and not slurm and not nightly and not cuda' \
 		--cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
 
 lowest newest: # the tests of `make test` with the lowest, or the newest, versions that pyproject.toml allows
@@ -93,9 +93,6 @@ chaos: install
 
 cuda: install # needs an NVIDIA GPU; CUDA_TESTS_DEVICE=cpu rehearses on the CPU
 	python -m pytest -m cuda tests/cuda -s
-
-integration-k8s: install # needs root and kubectl; 40 minutes on two cores beside other work
-	python -m pytest -m kubernetes tests/k8s -v
 
 integration-slurm: install # needs root and, on Debian, apt-get install slurm-wlm munge; 17 minutes on two cores
 	python -m pytest -m slurm tests/slurm -v -o faulthandler_timeout=0
