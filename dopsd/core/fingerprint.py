@@ -1,4 +1,8 @@
-"""Identify a piece of work by its settings, its files and the code that it imports."""
+"""Identify a piece of work by its settings, its files and the recipe numbers of its code.
+
+A package declares `RECIPE` in its `__init__.py`, and a stage in its file; 1 if it declares none.
+The number is raised when results change on purpose.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import ast
 import hashlib
 import json
 from functools import cache
-from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,115 +36,55 @@ def _sha256(path: Path, *_: int) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _spec(module: str) -> ModuleSpec | None:
-    """Find a module without running the packages around it, which find_spec would."""
-    parent = module.rpartition(".")[0]
-    if not parent:
-        return find_spec(module)
-    package = _spec(parent)
-    places = package and package.submodule_search_locations
-    return PathFinder.find_spec(module, list(places)) if places else None
+def recipe(path: Path) -> int:
+    """Return the number that a folder's `__init__.py`, or a file, declares; 1 if it has none.
 
-
-def _file(module: str) -> Path | None:
-    spec = _spec(module)
-    return Path(spec.origin) if spec and spec.origin else None
-
-
-def _source(module: str) -> Path:
-    path = _file(module)
-    if path is None:
-        raise ModuleNotFoundError(f"{module}: no file of that module")
-    return path
-
-
-def imported(
-    path: Path, with_types: bool = False, packages: tuple[str, ...] = ("dopsd",)
-) -> set[str]:
-    """Return the modules of these packages that a file imports, anywhere in it.
-
-    Args:
-        path: a Python file.
-        with_types: also count imports for type checkers alone (`if TYPE_CHECKING:`).
-        packages: names of the top-level packages that count.
+    Raises:
+        DopsdError: if `RECIPE` is no whole number.
     """
-    names = _imports(path.read_text(encoding="utf-8"), with_types)
-    in_packages = {name for name in names if name.partition(".")[0] in packages and "." in name}
-    return {name for name in in_packages if _is_module(name)}
+    file = path / "__init__.py" if path.is_dir() else path
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            value = ast.unparse(node.value)
+            if "RECIPE" not in map(ast.unparse, targets):
+                continue
+            if not value.isdecimal() or not int(value):
+                raise DopsdError(
+                    f"{file}: RECIPE = {value}: expected a whole number of 1 or more",
+                    code=Code.PLUGIN_BROKEN,
+                )
+            return int(value)
+    return 1
 
 
-@cache
-def _imports(text: str, with_types: bool) -> frozenset[str]:
-    names: set[str] = set()
-    pending: list[ast.AST] = [ast.parse(text)]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-        elif with_types or not _is_for_types(node):
-            pending += ast.iter_child_nodes(node)
-    return frozenset(names)
+def folder_of(package: str) -> Path:
+    """Return the folder of a package as `python -m dopsd` would import it from here.
 
-
-def _is_for_types(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-
-
-@cache
-def _is_module(name: str) -> bool:
-    return _file(name) is not None
-
-
-@cache
-def closure(*modules: str) -> tuple[str, ...]:
-    """Return these modules and all that they import from dopsd and their own packages, sorted.
-
-    Modules that are loaded by name (tasks, algorithms) must be passed explicitly.
+    Nothing is imported.
     """
-    packages = ("dopsd", *(module.partition(".")[0] for module in modules))
-    seen: set[str] = set()
-    pending = list(modules)
-    while pending:
-        name = pending.pop()
-        if name not in seen:
-            seen.add(name)
-            pending += imported(_source(name), packages=packages) - seen
-    return tuple(sorted(seen))
+    here = Path.cwd().joinpath(*package.split("."))
+    if (here / "__init__.py").is_file():
+        return here
+    try:
+        spec = find_spec(package)
+    except Exception as error:  # of a plug-in's own code, which this imports
+        reason = f"{type(error).__name__}: {error}"
+        raise DopsdError(
+            f"plug-in {package}: cannot be imported ({reason})", code=Code.PLUGIN_BROKEN
+        ) from error
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(f"{package} is no package", name=package)
+    return Path(next(iter(spec.submodule_search_locations))).resolve()
 
 
-def sources(*modules: str) -> dict[str, Path]:
-    """Return the file of each module in the closure."""
-    return {name: _source(name) for name in closure(*modules)}
-
-
-def code_digest(path: Path) -> str:
-    """Return a hex digest of what a Python file computes.
-
-    Comments, docstrings and layout do not change the digest.
-    """
-    return _code_digest(path.read_text(encoding="utf-8"))
-
-
-@cache
-def _code_digest(text: str) -> str:
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (
-            ast.get_docstring(node) is not None
-        ):
-            del node.body[0]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
-
-
-def fingerprint(sections: dict[str, Any], files: Sequence[Path], *modules: str) -> str:
+def fingerprint(sections: dict[str, Any], files: Sequence[Path], *packages: str) -> str:
     """Return 16 hex digits that identify a piece of work by its settings, data and code.
 
     Args:
         sections: settings that decide the result, as JSON values.
         files: data files that decide the result.
-        *modules: entry modules; everything that they import counts.
+        *packages: dotted names of the packages whose recipe numbers count.
 
     Raises:
         DopsdError: if a file is missing.
@@ -154,7 +97,7 @@ def fingerprint(sections: dict[str, Any], files: Sequence[Path], *modules: str) 
         )
     parts = [json.dumps(sections, sort_keys=True)]
     parts += [f"{path.name} {sha256(path)}" for path in files]
-    parts += [f"{name} {code_digest(path)}" for name, path in sources(*modules).items()]
+    parts += [f"{name} {recipe(folder_of(name))}" for name in packages]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

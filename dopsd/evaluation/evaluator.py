@@ -26,7 +26,7 @@ from dopsd.models.files import base_files
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.rollout.prompts import PromptSet
 from dopsd.tasks.common.storage import data_files
-from dopsd.tasks.registry import load_task, module_of
+from dopsd.tasks.registry import load_task, package_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,9 +73,12 @@ class Evaluator:
         sections |= {"lora": (shape or "all") if adapter else None}
         data = data_files(self.task.name, self.split)
         code = (
-            "dopsd.evaluation.evaluator",
-            "dopsd.models.llm_policy",
-            module_of(self.task.name),
+            "dopsd.core",
+            "dopsd.models",
+            "dopsd.tasks.common",
+            "dopsd.rollout",
+            "dopsd.evaluation",
+            package_of(self.task.name),
         )
         return (
             WORK

@@ -8,8 +8,6 @@ file, and `dopsd repro` corrects it before it runs DVC.
 
 from __future__ import annotations
 
-import ast
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,8 @@ import yaml
 from dopsd.algorithms.registry import ALGORITHMS, FAMILIES
 from dopsd.config.loading import read_yaml
 from dopsd.config.tasks import own_tasks
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
 from dopsd.core.files import rewrite
+from dopsd.core.fingerprint import folder_of, recipe
 from dopsd.tasks.registry import CUSTOM, FOLDERS, TASKS
 
 FILE, PARAMS = Path("recipes.yaml"), Path("params.yaml")
@@ -48,7 +45,7 @@ def recipes() -> dict[str, Any]:
     Raises:
         DopsdError: if a number is no whole number, or a plug-in cannot be imported.
     """
-    root = _folder("dopsd")
+    root = folder_of("dopsd")
     own = own_tasks(read_yaml(PARAMS)) if PARAMS.is_file() else {}
     tasks = TASKS.packages | dict.fromkeys(own, FOLDERS.packages[CUSTOM])
     return {
@@ -56,7 +53,7 @@ def recipes() -> dict[str, Any]:
         "stages": {name: recipe(root / f"pipeline/stages/{name}.py") for name in STAGES},
         "tasks": {
             "common": recipe(root / "tasks/common"),
-            **{name: recipe(_folder(package)) for name, package in sorted(tasks.items())},
+            **{name: recipe(folder_of(package)) for name, package in sorted(tasks.items())},
         },
         "algorithms": {
             "common": recipe(root / "algorithms/common"),
@@ -67,47 +64,5 @@ def recipes() -> dict[str, Any]:
 
 def _with_family(name: str) -> int:
     """Return an algorithm's number, raised by those of the algorithms that it derives from."""
-    numbers = {member: recipe(_folder(module)) for member, module in ALGORITHMS.packages.items()}
+    numbers = {member: recipe(folder_of(module)) for member, module in ALGORITHMS.packages.items()}
     return numbers[name] + sum(numbers[parent] - 1 for parent in FAMILIES.get(name, ()))
-
-
-def recipe(path: Path) -> int:
-    """Return the number that a folder's `__init__.py`, or a file, declares; 1 if it has none.
-
-    Raises:
-        DopsdError: if `RECIPE` is no whole number.
-    """
-    file = path / "__init__.py" if path.is_dir() else path
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            value = ast.unparse(node.value)
-            if "RECIPE" not in map(ast.unparse, targets):
-                continue
-            if not value.isdecimal() or not int(value):
-                raise DopsdError(
-                    f"{file}: RECIPE = {value}: expected a whole number of 1 or more",
-                    code=Code.PLUGIN_BROKEN,
-                )
-            return int(value)
-    return 1
-
-
-def _folder(package: str) -> Path:
-    """Return the folder of a package as `python -m dopsd` would import it from here.
-
-    Nothing is imported.
-    """
-    here = Path.cwd().joinpath(*package.split("."))
-    if (here / "__init__.py").is_file():
-        return here
-    try:
-        spec = find_spec(package)
-    except Exception as error:  # of a plug-in's own code, which this imports
-        reason = f"{type(error).__name__}: {error}"
-        raise DopsdError(
-            f"plug-in {package}: cannot be imported ({reason})", code=Code.PLUGIN_BROKEN
-        ) from error
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError(f"{package} is no package", name=package)
-    return Path(next(iter(spec.submodule_search_locations))).resolve()

@@ -18,11 +18,6 @@ def package_of(name: str) -> str:
     return FOLDERS.packages[name if name in TASKS.packages else CUSTOM]
 
 
-def module_of(name: str) -> str:
-    """Return the dotted name of the module with a task's code."""
-    return f"{package_of(name)}.task"
-
-
 def load_task(name: str, config: TaskConfig) -> Task:
     """Return the task `name` with its settings; `make` in the folder's task.py builds it.
 

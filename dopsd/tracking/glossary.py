@@ -80,7 +80,7 @@ PAIRED = r"$\frac{1}{n} \sum_i (s_i^{\text{best}} - s_i^{\text{base}})$ over the
 
 COST = COUNTERS | {
     "updates": Metric(
-        "updates", "update of the last checkpoint", "dopsd.training.run_folder.write_stage_outputs"
+        "updates", "update of the last checkpoint", "dopsd.training.resume.write_stage_outputs"
     )
 }
 

@@ -16,11 +16,13 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, unknown
-from dopsd.core.files import ASIDE, link, write_json
+from dopsd.core.errors import TEMPORARY, DopsdError, unknown
+from dopsd.core.files import ASIDE, fresh_folder, link, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import LOG
 from dopsd.core.progress import log
+from dopsd.core.tables import read_log, write_table
+from dopsd.models.adapter_files import checkpoint_names
 from dopsd.training import checkpoint
 from dopsd.training.checkpoint import update_of
 from dopsd.training.run_identity import (
@@ -28,6 +30,7 @@ from dopsd.training.run_identity import (
     UNKNOWN,
     as_object,
     code_of,
+    codes,
     digest,
     input_files,
     record_of,
@@ -130,11 +133,13 @@ def _candidates(run: RunSettings, scratch: Path) -> list[Resumable]:
     return candidates
 
 
-def _question(run: RunSettings, best: Resumable, code: dict[str, str]) -> str:
+def _question(run: RunSettings, best: Resumable, code: dict[str, int]) -> str:
     old_code = record_of(best.folder).get("code", {})
-    changed_files = sorted(name for name in old_code | code if old_code.get(name) != code.get(name))
-    changes = changed_files[0] + (
-        f" and {len(changed_files) - 1} more changed" if changed_files[1:] else " changed"
+    changed_packages = sorted(
+        name for name in old_code | code if old_code.get(name) != code.get(name)
+    )
+    changes = changed_packages[0] + (
+        f" and {len(changed_packages) - 1} more changed" if changed_packages[1:] else " changed"
     )
     changes = changes if old_code else f"no {RECORD} records which"
     return (
@@ -270,14 +275,17 @@ def _rows(log_file: Path) -> list[dict[str, Any]]:
     return list(takewhile(lambda row: type(row.get("update")) is int, map(as_object, lines)))
 
 
+def is_done(run: RunSettings) -> bool:
+    """Return whether this code has finished the run, so that nothing is left to train."""
+    scratch = scratch_folder(run)
+    is_ours = record_of(scratch).get("code") == code_of(run.key.task, run.kind)
+    return is_ours and is_finished(scratch, run.train)
+
+
 def is_finished(folder: Path, settings: TrainConfig) -> bool:
-    """Return whether a folder holds a finished run: all updates, and no file for resuming."""
+    """Return whether a folder has the run's last update, and every checkpoint that is kept."""
     steps = steps_of(folder)
-    if (
-        not steps
-        or update_of(steps[-1]) != settings.updates
-        or (steps[-1] / "trainer.safetensors").is_file()
-    ):
+    if not steps or update_of(steps[-1]) != settings.updates:
         return False
     kept_steps = [
         step
@@ -316,3 +324,67 @@ def clear(folder: Path) -> None:
     for step in folder.glob("step-*"):
         shutil.rmtree(step)
     (folder / LOG).unlink(missing_ok=True)
+
+
+def write_stage_outputs(scratch: Path, out: Path, every: int, start: dict[str, str]) -> None:
+    """Copy a finished run's checkpoints, log and counters to the outputs of stage `train`.
+
+    Timings and run ids are left out, so that equal runs give equal bytes.
+
+    Args:
+        scratch: the run's folder in work/.
+        out: the folder for checkpoints; the log goes to `out`.csv and the counters to `out`.json.
+        every: train.checkpoint_every.
+        start: folder and digest of the checkpoint that the run started from; empty: none.
+
+    Raises:
+        DopsdError: if a checkpoint was damaged after saving.
+    """
+    checkpoints = checkpoint.checkpoints(scratch)
+    last_update, known_folders = (
+        max((saved.update for saved in checkpoints), default=0),
+        {saved.path for saved in checkpoints},
+    )
+    for folder in checkpoint.folders(scratch):
+        if folder not in known_folders and (
+            checkpoint.update_of(folder) % every == 0 or checkpoint.update_of(folder) > last_update
+        ):
+            raise DopsdError(
+                f"train: {folder} was damaged after saving; run the same command to repeat it",
+                TEMPORARY,
+                code=Code.CHECKPOINTS_DIFFER,
+            )
+    with fresh_folder(out) as tmp:
+        for saved in checkpoints:
+            if saved.update % every == 0 or saved is checkpoints[-1]:
+                target = tmp / f"step-{saved.update:06d}"
+                target.mkdir()
+                for name in checkpoint_names(saved.path):
+                    link(saved.path / name, target / name)
+                checkpoint.write_digests(target)
+    rows = [
+        {k: v for k, v in row.items() if not k.startswith("time/")}
+        for row in read_log(checkpoint.log_of(checkpoints[-1].path))
+    ]
+    write_table(out.with_suffix(".csv"), rows)
+    # state.json also counts collects after the last update
+    counts = json.loads((checkpoints[-1].path / "state.json").read_text(encoding="utf-8"))[
+        "counters"
+    ]
+    # a run that was interrupted at its end, or was longer before, has such collects
+    if checkpoints[-1].update == record_of(scratch)["ends"]["updates"]:
+        counts = {
+            name.removeprefix("count/"): value
+            for name, value in rows[-1].items()
+            if name.startswith("count/")
+        }
+    write_json(
+        out.with_suffix(".json"),
+        {
+            "fingerprint": scratch.name,
+            "updates": checkpoints[-1].update,
+            **codes(scratch),
+            **start,
+            **counts,
+        },
+    )

@@ -14,14 +14,11 @@ import torch
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError
-from dopsd.core.files import fresh_folder, link, parse_object, write_json
+from dopsd.core.files import parse_object, write_json
 from dopsd.core.paths import LOG
 from dopsd.core.progress import log
-from dopsd.core.tables import read_log, write_table
 from dopsd.core.tensor_files import load_tensors, save_tensors
-from dopsd.models.adapter_files import checkpoint_names
 from dopsd.training import checkpoint
-from dopsd.training.run_identity import codes, record_of
 from dopsd.training.trainer_state import TrainerState
 
 if TYPE_CHECKING:
@@ -233,67 +230,3 @@ def _update_of(line: str) -> float:
         return float(json.loads(line)["update"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return float("inf")
-
-
-def write_stage_outputs(scratch: Path, out: Path, every: int, start: dict[str, str]) -> None:
-    """Copy a finished run's checkpoints, log and counters to the outputs of stage `train`.
-
-    Timings and run ids are left out, so that equal runs give equal bytes.
-
-    Args:
-        scratch: the run's folder in work/.
-        out: the folder for checkpoints; the log goes to `out`.csv and the counters to `out`.json.
-        every: train.checkpoint_every.
-        start: folder and digest of the checkpoint that the run started from; empty: none.
-
-    Raises:
-        DopsdError: if a checkpoint was damaged after saving.
-    """
-    checkpoints = checkpoint.checkpoints(scratch)
-    last_update, known_folders = (
-        max((saved.update for saved in checkpoints), default=0),
-        {saved.path for saved in checkpoints},
-    )
-    for folder in checkpoint.folders(scratch):
-        if folder not in known_folders and (
-            checkpoint.update_of(folder) % every == 0 or checkpoint.update_of(folder) > last_update
-        ):
-            raise DopsdError(
-                f"train: {folder} was damaged after saving; run the same command to repeat it",
-                TEMPORARY,
-                code=Code.CHECKPOINTS_DIFFER,
-            )
-    with fresh_folder(out) as tmp:
-        for saved in checkpoints:
-            if saved.update % every == 0 or saved is checkpoints[-1]:
-                target = tmp / f"step-{saved.update:06d}"
-                target.mkdir()
-                for name in checkpoint_names(saved.path):
-                    link(saved.path / name, target / name)
-                checkpoint.write_digests(target)
-    rows = [
-        {k: v for k, v in row.items() if not k.startswith("time/")}
-        for row in read_log(checkpoint.log_of(checkpoints[-1].path))
-    ]
-    write_table(out.with_suffix(".csv"), rows)
-    # state.json also counts collects after the last update
-    counts = json.loads((checkpoints[-1].path / "state.json").read_text(encoding="utf-8"))[
-        "counters"
-    ]
-    # a run that was interrupted at its end, or was longer before, has such collects
-    if checkpoints[-1].update == record_of(scratch)["ends"]["updates"]:
-        counts = {
-            name.removeprefix("count/"): value
-            for name, value in rows[-1].items()
-            if name.startswith("count/")
-        }
-    write_json(
-        out.with_suffix(".json"),
-        {
-            "fingerprint": scratch.name,
-            "updates": checkpoints[-1].update,
-            **codes(scratch),
-            **start,
-            **counts,
-        },
-    )

@@ -12,14 +12,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.algorithms.registry import ALGORITHMS, FAMILIES
 from dopsd.core.files import WORK
-from dopsd.core.fingerprint import code_digest, fingerprint, sources
+from dopsd.core.fingerprint import fingerprint, folder_of, recipe
 from dopsd.models.adapter_files import identity
 from dopsd.models.files import base_files
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.common.storage import data_files
-from dopsd.tasks.registry import module_of
+from dopsd.tasks.registry import package_of
 from dopsd.training.run_settings import MEMORY
 from dopsd.training.start import start_folder
 
@@ -30,6 +30,9 @@ RECORD = "run.json"  # which settings, inputs and code trained a folder
 KEYS = {"settings", "ends", "inputs", "code", "history", "cells"}  # of run.json
 # Keys of section train on which no update depends: how long a run is, and what it keeps.
 ENDS = ("updates", "checkpoint_every")
+# whose recipe numbers decide a run, beside those of its task and its algorithm
+ROOMS = ["core", "distributed", "models", "tasks.common", "rollout", "algorithms.common"]
+ROOMS += ["training"]
 UNKNOWN = "unknown"  # stands for the code of a folder whose run.json is missing or damaged
 
 
@@ -123,21 +126,16 @@ def scratch_folder(run: RunSettings) -> Path:
 
 
 @cache
-def code_of(task: str, algorithm: str) -> dict[str, str]:
-    """Return digests of the modules that train this algorithm on this task, by module.
-
-    Comments, docstrings and layout do not count.
-    """
-    modules = (
-        "dopsd.training.train",
-        module_of(task),
-        ALGORITHMS.file(algorithm, "algorithm"),
-    )
-    return {module: code_digest(path) for module, path in sources(*modules).items()}
+def code_of(task: str, algorithm: str) -> dict[str, int]:
+    """Return the recipe numbers of the packages that train this algorithm on this task."""
+    folders = (algorithm, *FAMILIES.get(algorithm, ()))
+    packages = [*(f"dopsd.{room}" for room in ROOMS), package_of(task)]
+    packages += [ALGORITHMS.packages[name] for name in folders]
+    return {name: recipe(folder_of(name)) for name in packages}
 
 
-def digest(code: dict[str, str]) -> str:
-    """Return one digest of 16 hex digits for all modules; UNKNOWN without modules."""
+def digest(code: dict[str, int]) -> str:
+    """Return one digest of 16 hex digits for all numbers; UNKNOWN without numbers."""
     return (
         hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()[:16]
         if code

@@ -20,8 +20,8 @@ from dopsd.distributed.accelerate_group import all_processes, by_first
 from dopsd.distributed.lost import is_lost, lost
 from dopsd.training.machine import device_and_threads, record_machine
 from dopsd.training.remote_checkpoints import RemoteCopies, fetch
-from dopsd.training.resume import is_finished, prepare_folder
-from dopsd.training.run_folder import RunFolder, write_stage_outputs
+from dopsd.training.resume import is_finished, prepare_folder, write_stage_outputs
+from dopsd.training.run_folder import RunFolder
 from dopsd.training.run_identity import scratch_folder
 from dopsd.training.start import started_from
 from dopsd.training.trainer import Trainer

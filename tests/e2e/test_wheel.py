@@ -135,7 +135,7 @@ def upgrade(wheel: Installation) -> None:
     assert wheel.stale() == set()
     kept = (wheel.site / D_OPSD).read_text()
     (wheel.site / D_OPSD).write_text(f"{kept}\nRECIPE = 2\n")
-    assert wheel.stale() == {"train@sudoku-d_opsd-0"}
+    assert wheel.stale() == {"train@sudoku-d_opsd-0", "test@sudoku-d_opsd-0"}
     (wheel.site / D_OPSD).write_text(kept)
     assert wheel.stale() == set()
 

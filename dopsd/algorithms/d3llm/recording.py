@@ -24,7 +24,7 @@ from dopsd.rollout.engine import denoise_all
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest
 from dopsd.tasks.common.storage import data_files
-from dopsd.tasks.registry import module_of
+from dopsd.tasks.registry import package_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,9 +75,12 @@ class Recorder:
         }
         files = [*data_files(task.name, "train"), *base_files(context.model)]
         code = (
-            "dopsd.algorithms.d3llm.recording",
-            "dopsd.models.llm_policy",
-            module_of(task.name),
+            "dopsd.core",
+            "dopsd.models",
+            "dopsd.tasks.common",
+            "dopsd.rollout",
+            "dopsd.algorithms.d3llm",
+            package_of(task.name),
         )
         self.path = WORK / "record" / f"{task.name}-{fingerprint(sections, files, *code)}.jsonl"
         recorded = [Recorded(**line) for line in read_lines(self.path)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
-from dopsd.training.start import link_start
-from dopsd.training.train import train
+from dopsd.training.resume import is_done, write_stage_outputs
+from dopsd.training.run_identity import scratch_folder
+from dopsd.training.start import link_start, started_from
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -24,4 +26,13 @@ def run(params: Params, task: str, method: str, seed: int, other_code: str = "st
     tracked_by = params.file if params.tracking.enabled else None
     settings = params.run(task, method, seed)
     link_start(settings)
+    if is_done(settings):  # before torch is imported, which takes seconds
+        if os.environ.get("RANK", "0") == "0":
+            every, start = settings.train.checkpoint_every, started_from(settings)
+            write_stage_outputs(
+                scratch_folder(settings), settings.key.folder / "train", every, start
+            )
+        return
+    from dopsd.training.train import train
+
     train(settings, tracked_by, other_code, remote=params.checkpoints.remote)

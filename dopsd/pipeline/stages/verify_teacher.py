@@ -34,7 +34,7 @@ from dopsd.rollout.engine import denoise_all
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest
 from dopsd.tasks.common.storage import data_files
-from dopsd.tasks.registry import load_task, module_of
+from dopsd.tasks.registry import load_task, package_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,9 +101,11 @@ class Verification:
         sections |= {"scoring": task.scoring, "instructions": task.instructions}
         files = [*data_files(task.name, SPLIT), *base_files(self.model)]
         code = (
-            "dopsd.pipeline.stages.verify_teacher",
-            "dopsd.rollout.answer_hints",
-            module_of(task.name),
+            "dopsd.core",
+            "dopsd.models",
+            "dopsd.tasks.common",
+            "dopsd.rollout",
+            package_of(task.name),
         )
         self.path = WORK / "teacher" / f"{task.name}-{fingerprint(sections, files, *code)}.jsonl"
 

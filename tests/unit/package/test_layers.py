@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import ROOT
+from imports import imported, sources
 
 from dopsd.algorithms.registry import ALGORITHMS, FAMILIES
-from dopsd.core.fingerprint import imported, sources
 from dopsd.tasks.registry import TASKS
 
 # Lowest first. A module imports from its own package and from packages below it.

@@ -20,7 +20,7 @@ from conftest import ROOT
 from torch import nn
 
 from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.pipeline.recipes import recipe
+from dopsd.core.fingerprint import recipe
 
 DIGESTS = Path(__file__).with_name("digests.json")
 ANEW = "write digests.json anew (the command is at the top of test_recipe_numbers.py)"

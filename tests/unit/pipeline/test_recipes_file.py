@@ -15,8 +15,9 @@ from conftest import ROOT
 
 from dopsd.core import registry
 from dopsd.core.errors import DopsdError
+from dopsd.core.fingerprint import recipe
 from dopsd.core.registry import Registry
-from dopsd.pipeline.recipes import FILE, recipe, recipes, write_recipes
+from dopsd.pipeline.recipes import FILE, recipes, write_recipes
 from dopsd.pipeline.writer_lock import WriterLock
 from dopsd.tasks.registry import TASKS
 

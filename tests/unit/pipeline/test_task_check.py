@@ -19,8 +19,9 @@ from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.config.params_file import params
 from dopsd.core.files import write_json
+from dopsd.core.fingerprint import recipe
 from dopsd.core.paths import PUBLISHED
-from dopsd.pipeline.recipes import recipe, recipes
+from dopsd.pipeline.recipes import recipes
 from dopsd.tasks.registry import TASKS, load_task
 
 SECTION = {
