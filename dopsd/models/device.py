@@ -12,6 +12,7 @@ from dopsd.core.progress import log
 if TYPE_CHECKING:
     import torch
 
+WORTH_THREADS = 20_000_000  # parameters from which a model gains from more than one thread
 # of glibc's mallopt: sizes from which memory is taken from Linux, and is given back to it
 MMAP_THRESHOLD, TRIM_THRESHOLD = (-3, 32 * 2**20), (-1, 2**30)
 
@@ -27,6 +28,21 @@ def keep_freed_memory() -> None:
         library = ctypes.CDLL(None)
         for setting in (MMAP_THRESHOLD, TRIM_THRESHOLD):
             library.mallopt(*setting)
+
+
+def choose_threads(parameters: int) -> None:
+    """Let a small model compute with one thread on a CPU, unless OMP_NUM_THREADS says otherwise.
+
+    Threads of a small model mostly wait for each other, and on a shared machine they spin
+    (benchmarks/RESULTS.md).
+
+    Args:
+        parameters: of the model.
+    """
+    import torch
+
+    if "OMP_NUM_THREADS" not in os.environ and parameters < WORTH_THREADS:
+        torch.set_num_threads(1)
 
 
 def own_device() -> torch.device:

@@ -13,7 +13,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.distributed.process_group import SingleProcess
 from dopsd.distributed.uneven_forwards import LockstepForwards, UnevenForwards
-from dopsd.models.device import take_device
+from dopsd.models.device import choose_threads, take_device
 from dopsd.models.loading import load_base
 from dopsd.models.lora import attach, recompute_dropout
 from dopsd.models.teachers import WeightContexts
@@ -211,6 +211,8 @@ def load_policy(
     """
     target_device = device or take_device()
     base = load_base(model, target_device, on_host=shard)
+    if target_device.type == "cpu":
+        choose_threads(sum(weight.numel() for weight in base.parameters()))
     policy = LlmPolicy(base, load_tokenizer(Path(model.path), base.config), lora, seed)
     if shard:
         policy.forwards = spread(policy.core, target_device)

@@ -128,3 +128,15 @@ def test_a_forward_pass_on_a_cpu_takes_no_fresh_pages_from_linux():
         [sys.executable, "-c", FORWARDS], cwd=root, capture_output=True, check=True
     )
     assert float(done.stdout) < 2000
+
+
+def test_a_small_model_takes_one_thread_unless_the_environment_says_otherwise(monkeypatch):
+    chosen: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    device.choose_threads(900_000)
+    device.choose_threads(135_000_000)
+    assert chosen == [1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    device.choose_threads(900_000)
+    assert chosen == [1]
