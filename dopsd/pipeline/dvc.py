@@ -26,10 +26,9 @@ from dopsd.core.files import PLANS
 from dopsd.core.interrupts import MEANT, handling, is_at_terminal
 from dopsd.core.paths import BASES
 from dopsd.core.progress import log
-from dopsd.pipeline.dvc_files import keep_lockfile, set_aside_damaged_results
+from dopsd.pipeline.dvc_files import forget_the_dead, keep_lockfile, set_aside_damaged_results
 from dopsd.pipeline.patient_dvc import PARENT
 from dopsd.pipeline.recipes import FILE, write_recipes
-from dopsd.pipeline.writer_lock import WriterLock, forget
 from dopsd.training.start import STARTS, remove_dead_links
 
 if TYPE_CHECKING:
@@ -65,9 +64,11 @@ class Writing:
         """Wait for the workspace, run DVC, wait for all its processes; return DVC's exit code."""
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1)
+        from dopsd.pipeline.writer_lock import WriterLock  # needs the extra `pipeline`
+
         signal.signal(signal.SIGTSTP, self._go_on)
-        with handling(self._note), WriterLock(self.name, lost=self._lose) as lock:
-            forget()  # DVC refuses to run with a list of locks that a kill cut off
+        with handling(self._note), WriterLock(self.name, lost=self._lose):
+            forget_the_dead()
             keep_lockfile(self.name)
             if FILE.name in Path("dvc.yaml").read_text(encoding="utf-8"):
                 write_recipes()
@@ -77,7 +78,7 @@ class Writing:
             if PLANS.is_dir():
                 from dopsd.pipeline.keeping import finish_removals
 
-                finish_removals(lambda words: self._run_dvc(lock, words))
+                finish_removals(lambda words: self._run_dvc(words))
             params = _params() if self._is_whole else None
             parts = [*self._parts(params.runs if params else []), [*self.words]]
             if params:
@@ -86,7 +87,7 @@ class Writing:
                 require_room(params, is_in_parts=len(parts) > 1)
             status = 0
             for words in parts:
-                status = status or self._run_part(lock, words)
+                status = status or self._run_part(words)
         return status if status >= 0 else 128 - status
 
     @property
@@ -110,27 +111,27 @@ class Writing:
             return []
         return [[*self.words, f"report@{run.key.stage}"] for run in runs]
 
-    def _run_part(self, lock: WriterLock, words: list[str]) -> int:
+    def _run_part(self, words: list[str]) -> int:
         """Run DVC, keep one copy of what it made, and return its exit code."""
         if self.stopped_at:
             return 128 + signal.SIGINT
-        status = self._run_dvc(lock, words)
+        status = self._run_dvc(words)
         if status and not self.stopped_at and set_aside_damaged_results(self.name):
-            status = self._run_dvc(lock, words)
+            status = self._run_dvc(words)
         if not status and not self.stopped_at:
-            self._tidy(lock, words)
+            self._tidy(words)
         return status
 
-    def _tidy(self, lock: WriterLock, done: list[str]) -> None:
+    def _tidy(self, done: list[str]) -> None:
         """Keep one copy of the wanted checkpoints, of the runs that a command was about."""
         if self.name == "repro" and "--dry" not in self.words and (params := _params()):
             from dopsd.pipeline.keeping import keep_wanted, link_copies, runs_of  # slow to import
 
             runs = runs_of(params, done)
             link_copies(runs)
-            keep_wanted(params, runs, lambda words: self._run_dvc(lock, words))
+            keep_wanted(params, runs, lambda words: self._run_dvc(words))
 
-    def _run_dvc(self, lock: WriterLock, words: Sequence[str]) -> int:
+    def _run_dvc(self, words: Sequence[str]) -> int:
         """Run DVC, and return its exit code once all its processes have ended."""
         command = [
             sys.executable,
@@ -143,10 +144,8 @@ class Writing:
         self.process = process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, process_group=0, env=env
         )
-        lock.name_dvc(process.pid)
         status = self._wait(process)
         self._wait_for_orphans()
-        forget(process.pid)
         return status
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:

@@ -11,7 +11,22 @@ from pathlib import Path
 from dopsd.core.files import ASIDE, WORK
 from dopsd.core.progress import log
 
+RWLOCK = Path(".dvc/tmp/rwlock")  # DVC's list of processes that read and write each path
 LOCKFILE, KEPT, DAMAGED = Path("dvc.lock"), WORK / "dvc.lock", WORK / "dvc.lock.damaged"
+
+
+def forget_the_dead() -> None:
+    """Remove DVC's list of processes, unless one of them is a DVC that runs here.
+
+    On another machine the id of a killed DVC may belong to a process that DVC would wait for. DVC
+    also refuses to run with a list that a kill or a full disk cut off.
+    """
+    from dopsd.pipeline.writer_lock import is_running
+
+    if RWLOCK.is_file():
+        numbers = re.findall(r'"pid": (\d+)', RWLOCK.read_text(encoding="utf-8"))
+        if not any(is_running(int(number), "dvc") for number in numbers):
+            RWLOCK.unlink()
 
 
 def keep_lockfile(name: str) -> None:

@@ -33,7 +33,6 @@ from dopsd.pipeline.run_progress import (
     stage_progress,
 )
 from dopsd.pipeline.run_view import Display, RunView, Stage, expected_stages
-from dopsd.pipeline.writer_lock import WriterLock
 from dopsd.tracking.client import start_command
 
 if TYPE_CHECKING:
@@ -59,6 +58,7 @@ def run_here(request: RunRequest, params: Params) -> None:
         DopsdError: if a stage fails, or the run is stopped.
     """
     from dopsd.pipeline.disk_model import require_room  # slow to import
+    from dopsd.pipeline.writer_lock import WriterLock  # needs the extra `pipeline`
 
     require_room(params)
     with WriterLock("run"):

@@ -27,7 +27,7 @@ class Ran:
         write_params(matrix__seeds=[0, 1])
         Path("dvc.yaml").touch()
 
-    def _run(self, writing: dvc.Writing, _: object, words: list[str]) -> int:
+    def _run(self, writing: dvc.Writing, words: list[str]) -> int:
         self.commands.append(words[1:])
         if self.stops:
             writing._lose()
