@@ -26,7 +26,7 @@ from dopsd.core.files import PLANS
 from dopsd.core.interrupts import MEANT, handling, is_at_terminal
 from dopsd.core.paths import BASES
 from dopsd.core.progress import log
-from dopsd.pipeline.dvc_files import forget_the_dead, keep_lockfile, set_aside_damaged_results
+from dopsd.pipeline.dvc_files import forget_the_dead, set_aside_damaged
 from dopsd.pipeline.patient_dvc import PARENT
 from dopsd.pipeline.recipes import FILE, write_recipes
 from dopsd.training.start import STARTS, remove_dead_links
@@ -69,7 +69,6 @@ class Writing:
         signal.signal(signal.SIGTSTP, self._go_on)
         with handling(self._note), WriterLock(self.name, lost=self._lose):
             forget_the_dead()
-            keep_lockfile(self.name)
             if FILE.name in Path("dvc.yaml").read_text(encoding="utf-8"):
                 write_recipes()
                 for folder in (BASES, STARTS):  # dependencies, also where nothing is in them
@@ -116,7 +115,7 @@ class Writing:
         if self.stopped_at:
             return 128 + signal.SIGINT
         status = self._run_dvc(words)
-        if status and not self.stopped_at and set_aside_damaged_results(self.name):
+        if status and not self.stopped_at and set_aside_damaged(self.name):
             status = self._run_dvc(words)
         if not status and not self.stopped_at:
             self._tidy(words)

@@ -21,7 +21,7 @@ class Ran:
         self.status, self.stops = 0, False
         monkeypatch.setattr(dvc.Writing, "_run_dvc", lambda *arguments: self._run(*arguments))
         monkeypatch.setattr(dvc.Writing, "_tidy", lambda *_: None)
-        monkeypatch.setattr(dvc, "set_aside_damaged_results", lambda _: False)
+        monkeypatch.setattr(dvc, "set_aside_damaged", lambda _: False)
         monkeypatch.setattr(dvc_outputs, "changed", lambda _: {"data"} if changed else set())
         monkeypatch.setattr(disk_model, "require_room", self._require)
         write_params(matrix__seeds=[0, 1])

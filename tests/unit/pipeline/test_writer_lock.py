@@ -218,51 +218,44 @@ def test_a_list_of_dvc_that_a_full_disk_cut_off_does_not_stop_the_next_run(pipel
         *(pytest.param(cut, marks=pytest.mark.full) for cut in (b"", b"schema:")),
     ],
 )
-def test_a_lock_file_that_a_full_disk_cut_off_is_put_back(pipeline, cut):
+def test_after_a_kill_that_cut_off_the_lock_file_no_stage_runs_again(pipeline, cut):
     Path("work/go_on").touch()
-    for _ in range(2):  # the second one keeps what the first has written
-        assert repro("one").wait(300) == 0
+    assert repro("one").wait(300) == 0
     whole = Path("dvc.lock").read_bytes()
     Path("dvc.lock").write_bytes(cut)
     process = repro("one")
     assert process.wait(300) == 0, process.stdout.read()
-    assert (
-        "repro: dvc.lock was cut off or damaged; restored as before the last run"
-        in process.stdout.read()
-    )
+    assert "repro: dvc.lock was cut off; moved to work/aside" in process.stdout.read()
     assert Path("dvc.lock").read_bytes() == whole and events() == ["began"]
-    assert Path("work/dvc.lock.damaged").read_bytes() == cut
+    assert Path("work/aside/dvc.lock").read_bytes() == cut
     merged = b"<<<<<<< HEAD\n" + whole
     Path("dvc.lock").write_bytes(merged)
     assert repro("one").wait(300) != 0 and Path("dvc.lock").read_bytes() == merged
 
 
-def test_a_damaged_entry_of_the_run_cache_is_removed_and_its_stage_runs_again(pipeline):
+def test_after_a_kill_before_the_first_entry_of_the_run_cache_the_stage_runs_again(pipeline):
     Path("work/go_on").touch()
     assert repro("one").wait(300) == 0
     (entry,) = Path(".dvc/cache/runs").glob("*/*/*")
     content = entry.read_bytes()
-    entry.write_bytes(
-        content[: content.index(b"outs:")]
-    )  # valid YAML, and DVC asks it for its outs
-    for path in ("one", "dvc.lock"):
-        Path(path).unlink()
-    process = repro("one")
-    assert process.wait(300) == 0, process.stdout.read()
-    assert (
-        f"repro: {entry}: damaged; moved to work/aside/run-cache, running again"
-        in process.stdout.read()
-    )
-    assert events() == ["began", "began"] and entry.read_bytes() == content
-    for path in (
-        entry,
-        Path("one"),
-        Path("dvc.lock"),
-    ):  # DVC removes what is no YAML, and fails at the empty folder
+    for path in (entry, Path("one"), Path("dvc.lock")):
         path.unlink()
     process = repro("one")
     assert process.wait(300) == 0, process.stdout.read()
-    assert entry.read_bytes() == content
+    assert entry.read_bytes() == content and events() == ["began", "began"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("moment", ["dvc.lock", ".dvc/cache/files", ".dvc/cache/runs"])
+def test_a_run_that_is_killed_while_dvc_writes_ends_with_the_same_command(pipeline, moment):
+    Path("work/go_on").touch()
+    writer = repro()
+    wait_for(lambda: Path(moment).exists() or writer.poll() is not None)
+    writer.kill()
+    writer.wait()
+    after = repro()
+    assert after.wait(300) == 0, after.stdout.read()
+    assert subprocess.run([sys.executable, "-m", "dvc", "status", "-q"]).returncode == 0
 
 
 def test_a_killed_guard_of_a_flow_stops_what_it_had_started(pipeline):
