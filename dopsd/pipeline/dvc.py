@@ -22,7 +22,6 @@ from dopsd.config.loading import load_params
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import require
-from dopsd.core.files import PLANS
 from dopsd.core.interrupts import MEANT, handling, is_at_terminal
 from dopsd.core.paths import BASES
 from dopsd.core.progress import log
@@ -36,11 +35,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from dopsd.config.params import Params
-    from dopsd.training.run_settings import RunSettings
 
 SHOWING = {"--dry", "-h", "--help"}  # options of `dvc repro` with which it runs nothing
-# options with which a stage that has run does not run again
-HARMLESS = {"--pull", "-q", "--quiet", "-v", "--verbose"}
 STOP_EVERY = 5.0  # seconds between two requests to stop; training ignores repetitions
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: orphans become this process' children
 
@@ -74,19 +70,19 @@ class Writing:
                 for folder in (BASES, STARTS):  # dependencies, also where nothing is in them
                     folder.mkdir(parents=True, exist_ok=True)
                 remove_dead_links()
-            if PLANS.is_dir():
-                from dopsd.pipeline.keeping import finish_removals
-
-                finish_removals(lambda words: self._run_dvc(words))
             params = _params() if self._is_whole else None
-            parts = [*self._parts(params.runs if params else []), [*self.words]]
             if params:
                 from dopsd.pipeline.disk_model import require_room  # slow to import
 
-                require_room(params, is_in_parts=len(parts) > 1)
-            status = 0
-            for words in parts:
-                status = status or self._run_part(words)
+                require_room(params)
+            status = self._run_dvc()
+            if status and not self.stopped_at and set_aside_damaged(self.name):
+                status = self._run_dvc()
+            if params and not status and not self.stopped_at:
+                from dopsd.pipeline.pruning import remove_unwanted  # slow to import
+
+                for run in params.runs:
+                    remove_unwanted(params, run.key)
         return status if status >= 0 else 128 - status
 
     @property
@@ -96,48 +92,14 @@ class Writing:
         has_targets = any(not word.startswith("-") for word in options)
         return self.name == "repro" and not has_targets and options.isdisjoint(SHOWING)
 
-    def _parts(self, runs: Sequence[RunSettings]) -> list[list[str]]:
-        """Return a command for each run of the matrix, which leaves one copy of its checkpoints.
-
-        There is none where DVC has nothing to do, or was given options by which it would run a
-        stage in each of them.
-        """
-        if len(runs) <= 1 or not {*self.words[1:]} <= HARMLESS:
-            return []
-        from dopsd.pipeline.dvc_outputs import changed
-
-        if not changed([]):
-            return []
-        return [[*self.words, f"report@{run.key.stage}"] for run in runs]
-
-    def _run_part(self, words: list[str]) -> int:
-        """Run DVC, keep one copy of what it made, and return its exit code."""
-        if self.stopped_at:
-            return 128 + signal.SIGINT
-        status = self._run_dvc(words)
-        if status and not self.stopped_at and set_aside_damaged(self.name):
-            status = self._run_dvc(words)
-        if not status and not self.stopped_at:
-            self._tidy(words)
-        return status
-
-    def _tidy(self, done: list[str]) -> None:
-        """Keep one copy of the wanted checkpoints, of the runs that a command was about."""
-        if self.name == "repro" and "--dry" not in self.words and (params := _params()):
-            from dopsd.pipeline.keeping import keep_wanted, link_copies, runs_of  # slow to import
-
-            runs = runs_of(params, done)
-            link_copies(runs)
-            keep_wanted(params, runs, lambda words: self._run_dvc(words))
-
-    def _run_dvc(self, words: Sequence[str]) -> int:
+    def _run_dvc(self) -> int:
         """Run DVC, and return its exit code once all its processes have ended."""
         command = [
             sys.executable,
             "-m",
             "dopsd.pipeline.patient_dvc",
             "--wait-for-lock",
-            *words,
+            *self.words,
         ]
         env = os.environ | {PARENT: str(os.getpid())}
         self.process = process = subprocess.Popen(
@@ -176,7 +138,7 @@ class Writing:
             self.stop(signal.SIGKILL)
 
     def _lose(self) -> None:
-        """Stop, and start no further part, because another writer took over."""
+        """Stop, because another writer took over."""
         self.stopped_at = self.stopped_at or time.monotonic()
         self.stop()
 

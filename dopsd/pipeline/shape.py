@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
@@ -11,6 +12,7 @@ from dopsd.pipeline.memory_model import trains_all
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
+    from dopsd.models.config import ModelConfig
     from dopsd.models.denoiser import DenoiserConfig
     from dopsd.rollout.config import SamplingConfig
 
@@ -128,3 +130,26 @@ def lora_parameters(config: DenoiserConfig, params: Params) -> int:
             code=Code.LORA_TARGETS,
         )
     return config.n_layers * lora.r * sum(sum(shapes[name]) for name in lora.targets)
+
+
+def size_of(model: ModelConfig) -> DenoiserConfig:
+    """Return the config of a base; if it is not here, that of the published one of its name.
+
+    Raises:
+        DopsdError: if there is no published one of its name, or its size is not known.
+    """
+    from dopsd.models.architecture import config_of
+    from dopsd.models.published import named
+
+    base = Path(model.path)
+    if (base / "config.json").is_file():
+        return config_of(model)
+    row = named(base)
+    if row and (config := row.config()):
+        if model.block_size:
+            config.block_size = model.block_size
+        return config
+    raise DopsdError(
+        f"model.path: {base}: is not here, and its size is not known; download it first",
+        code=Code.NO_MODEL,
+    )

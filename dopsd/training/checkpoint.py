@@ -13,7 +13,6 @@ import shutil
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.batch import Batch, batch_from
-from dopsd.core.files import write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log
 from dopsd.core.tensor_files import fsync_rename
@@ -26,6 +25,7 @@ from dopsd.models.adapter_files import (
     has_all_weights,
     identity,
     read_digests,
+    write_digests,
 )
 from dopsd.models.checkpoint_files import INDEX
 
@@ -77,13 +77,6 @@ def unpack_updates(tensors: dict[str, Tensor], count: int) -> list[list[Batch]]:
     for (index, _, kind), values in sorted(batch_tensors.items()):
         updates[index].append(batch_from(kind, values))
     return updates
-
-
-def write_digests(folder: Path) -> None:
-    """Write the SHA-256 digests of a folder's files into the folder."""
-    write_json(
-        folder / DIGESTS, {p.name: sha256(p) for p in sorted(folder.iterdir()) if p.name != DIGESTS}
-    )
 
 
 def seal(tmp: Path, final: Path) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.core.files import link
 from dopsd.core.paths import LOG
+from dopsd.models.adapter_files import write_digests
 from dopsd.training import checkpoint
 from dopsd.training.checkpoint import update_of
 from dopsd.training.early_end import WATCHING, collapse_update, starvation_update, watched_again
@@ -182,7 +183,7 @@ def bring(source: Resumable, folder: Path) -> None:
                 _text(row for row in source.rows if row["update"] <= update_of(step)),
                 encoding="utf-8",
             )
-            checkpoint.write_digests(tmp)
+            write_digests(tmp)
         tmp.rename(folder / step.name)
 
 

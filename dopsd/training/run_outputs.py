@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError
-from dopsd.core.files import fresh_folder, link, write_json
+from dopsd.core.files import fresh_folder, write_json
 from dopsd.core.tables import read_log, write_table
-from dopsd.models.adapter_files import checkpoint_names
+from dopsd.models.run_checkpoints import MANIFEST, copy_checkpoint
 from dopsd.training import checkpoint
 from dopsd.training.checkpoint import update_of
 from dopsd.training.resuming import log_of, record_of
@@ -48,13 +48,10 @@ def publish_run(scratch: Path, out: Path, every: int, start: dict[str, str]) -> 
                 code=Code.CHECKPOINTS_DIFFER,
             )
     with fresh_folder(out) as tmp:
-        for saved in checkpoints:
-            if saved.update % every == 0 or saved is checkpoints[-1]:
-                target = tmp / f"step-{saved.update:06d}"
-                target.mkdir()
-                for name in checkpoint_names(saved.path):
-                    link(saved.path / name, target / name)
-                checkpoint.write_digests(target)
+        wanted = [c for c in checkpoints if c.update % every == 0 or c is checkpoints[-1]]
+        for saved in wanted:
+            copy_checkpoint(saved.path, tmp / saved.path.name)
+        write_json(tmp / MANIFEST, {saved.path.name: saved.digest for saved in wanted})
     rows = [
         {k: v for k, v in row.items() if not k.startswith("time/")}
         for row in read_log(log_of(checkpoints[-1].path))

@@ -23,7 +23,7 @@ from dopsd.core.fingerprint import sha256
 from dopsd.core.tables import read_log, read_table
 from dopsd.core.tensor_files import load_tensors, save_tensors
 from dopsd.distributed.accelerate_group import all_processes
-from dopsd.models.adapter_files import ADAPTER
+from dopsd.models.adapter_files import ADAPTER, write_digests
 from dopsd.training import checkpoint
 from dopsd.training.run_dir import RunFolder
 from dopsd.training.run_settings import scratch_folder
@@ -98,7 +98,7 @@ def test_older_checkpoints_keep_their_number_of_states_and_newer_ones_their_toke
     assert measured[:2] == [64, 0] and measured[2] > 0
     for written, restored in (([5, 1], (5, 0)), ([64, 0, 700], (64, 700))):
         save_tensors(tensors | {"micro_batch": torch.tensor(written)}, batches)
-        checkpoint.write_digests(folder)
+        write_digests(folder)
         accelerator = all_processes()
         loop = Trainer(run, accelerator)
         RunFolder(scratch_folder(run), accelerator).resume(loop)
