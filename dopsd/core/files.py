@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import filecmp
 import hashlib
 import json
 import os
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 WORK = Path("work")
-PLANS = WORK / "keep"  # removals of checkpoints that were planned, and perhaps cut off
-WRITABLE = 0o222  # the bits of a file's mode that let somebody write it
-LARGE = 65536  # bytes; smaller files stay copies
 # replaced results: of a restarted run, of DVC's run cache; `dopsd clean` removes them
 ASIDE = WORK / "aside"
 
@@ -37,25 +33,13 @@ def link(source: Path | str, target: Path | str) -> None:
         shutil.copyfile(source, target)
 
 
-def one_file(path: Path, copy: Path) -> None:
-    """Replace a large copy by a hard link to a file, if both are on one disk and the same.
-
-    The file becomes read-only: an edit in place would reach all its names, and DVC trusts only
-    objects of its cache that nobody can write.
-    """
+def link_copy(path: Path, copy: Path) -> None:
+    """Replace a copy of a file by a hard link to it, if both are on one disk that has links."""
+    tmp = copy.with_name(f".{copy.name}.link")
     with contextlib.suppress(OSError):
-        status, other = path.stat(), copy.stat()
-        if status.st_dev != other.st_dev or status.st_size < LARGE:
-            return
-        if status.st_ino != other.st_ino:
-            if not filecmp.cmp(path, copy, shallow=False):
-                return
-            tmp = copy.with_name(f"{copy.name}.link")
-            tmp.unlink(missing_ok=True)
-            tmp.hardlink_to(path)
-            tmp.rename(copy)
-        if status.st_mode & WRITABLE:
-            path.chmod(status.st_mode & ~WRITABLE & 0o7777)
+        tmp.unlink(missing_ok=True)
+        tmp.hardlink_to(path)
+        tmp.rename(copy)
 
 
 def write_json(path: Path, value: object, is_shared: bool = False) -> None:
@@ -121,6 +105,13 @@ def read_json(path: Path, made_by: str) -> dict[str, Any]:
             code=Code.STAGE_MISSING,
         )
     return parse_object(path.read_bytes(), path)
+
+
+def object_in(path: Path) -> dict[str, Any]:
+    """Read a JSON object from a file; return an empty one if it is missing or damaged."""
+    with contextlib.suppress(OSError, DopsdError):
+        return parse_object(path.read_bytes(), path)
+    return {}
 
 
 def parse_object(content: bytes | str, location: object) -> dict[str, Any]:

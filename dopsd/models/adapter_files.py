@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.core.files import parse_object
+from dopsd.core.files import object_in, parse_object, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log
 from dopsd.core.tensor_files import load_tensors
@@ -34,10 +34,14 @@ DIGESTS = "digests.json"
 
 def read_digests(folder: Path) -> dict[str, str]:
     """Return the digests of a checkpoint's files, by name; none if they are missing or damaged."""
-    try:
-        return parse_object((folder / DIGESTS).read_bytes(), DIGESTS)
-    except (OSError, DopsdError):
-        return {}
+    return object_in(folder / DIGESTS)
+
+
+def write_digests(folder: Path) -> None:
+    """Write the SHA-256 digests of a folder's files into the folder."""
+    write_json(
+        folder / DIGESTS, {p.name: sha256(p) for p in sorted(folder.iterdir()) if p.name != DIGESTS}
+    )
 
 
 def has_all_weights(folder: Path) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +14,9 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dopsd.config.params import Params
-    from dopsd.models.config import ModelConfig
-    from dopsd.models.denoiser import DenoiserConfig
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def print_cost(full: Params, hardware: str) -> None:
     """
     from dopsd.pipeline import disk_model
     from dopsd.pipeline.estimate import Facts, estimate, lines
-    from dopsd.pipeline.shape import Shape, lora_parameters
+    from dopsd.pipeline.shape import Shape, lora_parameters, size_of
     from dopsd.pipeline.task_sizes import facts
 
     task = full.matrix.tasks[0]
@@ -133,25 +132,3 @@ def cpu_speed() -> float:
         a @ b
         products += 1
     return products * 2 * rows * wide * narrow / passed
-
-
-def size_of(model: ModelConfig) -> DenoiserConfig:
-    """Return the config of a base; if it is not here, that of the published one of its name.
-
-    Raises:
-        DopsdError: if there is no published one of its name, or its size is not known.
-    """
-    from dopsd.models.registry import config_of, named
-
-    base = Path(model.path)
-    if (base / "config.json").is_file():
-        return config_of(model)
-    row = named(base)
-    if row and (config := row.config()):
-        if model.block_size:
-            config.block_size = model.block_size
-        return config
-    raise DopsdError(
-        f"model.path: {base}: is not here, and its size is not known; download it first",
-        code=Code.NO_MODEL,
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,15 +13,15 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK, read_json
 from dopsd.core.paths import RUNS
-from dopsd.pipeline.shape import trains_all
+from dopsd.pipeline.shape import Shape, lora_parameters, size_of, trains_all
 from dopsd.training.checkpoint import KEPT_RESUMABLE
 from dopsd.training.run_identity import scratch_folder
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
-    from dopsd.pipeline.shape import Shape
     from dopsd.training.run_settings import RunSettings
 
+SELECTED = 2  # copies of the selected checkpoint: in runs/ and in DVC's cache
 NUMBER = 4  # bytes of a weight in a checkpoint, and of each of its two moments
 
 
@@ -34,10 +33,10 @@ def checkpoint_bytes(params: Params, shape: Shape) -> int:
 def places(params: Params) -> list[str]:
     """Return where each checkpoint is; MLflow has those of adapters.
 
-    It is one file in all of them where the disk has hard links (`dopsd.pipeline.keeping`).
+    It is one file in all of them where the disk has hard links.
     """
     has_mlflow = params.tracking.enabled and not trains_all(params)
-    return ["work/", "runs/", "DVC's cache", *(["MLflow"] if has_mlflow else [])]
+    return ["work/", "runs/", *(["MLflow"] if has_mlflow else [])]
 
 
 def saved(params: Params) -> int:
@@ -70,20 +69,9 @@ def has_links(folder: Path) -> bool:
 
 def disks() -> list[Path]:
     """Return a folder on each disk that gets checkpoints; that of the project is the first."""
-    folders = [Path.cwd(), WORK, RUNS, Path("mlartifacts"), _cache()]
+    folders = [Path.cwd(), WORK, RUNS, Path("mlartifacts")]
     there = [next(p for p in (f.absolute(), *f.absolute().parents) if p.exists()) for f in folders]
     return [*{folder.stat().st_dev: folder for folder in reversed(there)}.values()][::-1]
-
-
-def _cache() -> Path:
-    """Return DVC's cache; without DVC, its usual folder."""
-    usual = Path(".dvc/cache")
-    if find_spec("dvc"):
-        from dvc.config import Config, ConfigError
-
-        with suppress(ConfigError):  # DVC says it better
-            return Path(Config(".dvc")["cache"].get("dir", usual))
-    return usual
 
 
 def free_bytes() -> int:
@@ -101,17 +89,14 @@ def run_bytes(params: Params, shape: Shape, is_training: bool = False) -> int:
     Args:
         params: Settings, with the method's own applied.
         shape: Shape of the model.
-        is_training: During the run, when all checkpoints are there, and DVC copies those that it
-            is about to link; else of a finished run.
+        is_training: During the run, when all checkpoints are there; else of a finished run.
     """
     count = saved(params) if is_training else kept(params)
-    is_one = has_links(Path.cwd())
-    copies = 1 + is_training if is_one else len(places(params))
-    selected = 0 if is_one else 1
+    copies = 1 if has_links(Path.cwd()) else len(places(params))
     config = vars(params.method)[kind_of(params.matrix.methods[0])]
     resuming = 3 if vars(config).get("teacher") == "ema" else 2
     newest = saved(params) if is_training else _newest(params)
-    numbers = copies * count + selected + resuming * min(newest, KEPT_RESUMABLE)
+    numbers = copies * count + SELECTED + resuming * min(newest, KEPT_RESUMABLE)
     return checkpoint_bytes(params, shape) * numbers
 
 
@@ -124,11 +109,12 @@ def line(params: Params, shape: Shape) -> str:
     one = one if has_links(Path.cwd()) else "copies in "
     text = (
         f"disk of each run: about {run_bytes(params, shape) / 1e9:.1f} GB: {kept(params)}"
-        f" checkpoints of {checkpoint_bytes(params, shape) / 1e9:.2f} GB ({one}{where}), and what"
-        " resuming needs"
+        f" checkpoints of {checkpoint_bytes(params, shape) / 1e9:.2f} GB ({one}{where}), two"
+        " copies of the best, and what resuming needs"
     )
-    training = run_bytes(params, shape, is_training=True) / 1e9
-    return f"{text}; {training:.1f} GB while it trains"
+    if params.checkpoints.keep == "all":
+        return text
+    return f"{text}; {run_bytes(params, shape, is_training=True) / 1e9:.1f} GB while it trains"
 
 
 def missing_runs(params: Params) -> list[RunSettings]:
@@ -154,9 +140,6 @@ def bytes_of(params: Params, run: RunSettings, is_training: bool = False) -> int
     Raises:
         DopsdError: if the size of its base is not known.
     """
-    from dopsd.pipeline.cost import size_of
-    from dopsd.pipeline.shape import Shape, lora_parameters
-
     cell = {"tasks": [run.key.task], "methods": [run.key.method]}
     matrix = params.matrix.model_copy(update=cell)
     own = params.model_copy(update={"matrix": matrix}).of(run.key.method)
@@ -164,13 +147,12 @@ def bytes_of(params: Params, run: RunSettings, is_training: bool = False) -> int
     return run_bytes(own, Shape(config, lora_parameters(config, own)), is_training)
 
 
-def matrix_bytes(params: Params, runs: list[RunSettings], is_in_parts: bool = True) -> int:
-    """Return the most bytes that runs of the matrix take on the way to their end.
+def matrix_bytes(params: Params, runs: list[RunSettings]) -> int:
+    """Return the most bytes that runs of the matrix take, one after the other, until their end.
 
     Args:
         params: All settings.
         runs: The runs.
-        is_in_parts: Whether a run's copies become links before the next run; else after the last.
 
     Raises:
         DopsdError: if the size of a base is not known.
@@ -178,22 +160,18 @@ def matrix_bytes(params: Params, runs: list[RunSettings], is_in_parts: bool = Tr
     finished = [bytes_of(params, run) for run in runs]
     training = [bytes_of(params, run, is_training=True) for run in runs]
     more = [most - least for most, least in zip(training, finished, strict=True)]
-    return sum(finished) + (max([0, *more]) if is_in_parts else sum(more))
+    return sum(finished) + max([0, *more])
 
 
-def missing_bytes(params: Params, is_in_parts: bool = True) -> int:
+def missing_bytes(params: Params) -> int:
     """Return the bytes that the missing runs of the matrix still need.
-
-    Args:
-        params: All settings.
-        is_in_parts: As for `matrix_bytes`.
 
     Raises:
         DopsdError: if the size of a base is not known.
     """
     runs = missing_runs(params)
     written = sum(_written(run) for run in runs)
-    return max(0, matrix_bytes(params, runs, is_in_parts) - written)
+    return max(0, matrix_bytes(params, runs) - written)
 
 
 def _written(run: RunSettings) -> int:
@@ -203,18 +181,14 @@ def _written(run: RunSettings) -> int:
     return 0
 
 
-def require_room(params: Params, is_in_parts: bool = True) -> None:
+def require_room(params: Params) -> None:
     """Refuse a matrix whose missing runs do not fit this disk.
-
-    Args:
-        params: All settings.
-        is_in_parts: As for `matrix_bytes`.
 
     Raises:
         DopsdError: if they do not fit.
     """
     try:
-        required = missing_bytes(params, is_in_parts)
+        required = missing_bytes(params)
     except DopsdError:  # the size of a base that is not here is not known
         return
     free = free_bytes()

@@ -22,14 +22,12 @@ from dopsd.config.loading import load_params
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import require
-from dopsd.core.files import PLANS
 from dopsd.core.interrupts import MEANT, handling, is_at_terminal
 from dopsd.core.paths import BASES
 from dopsd.core.progress import log
-from dopsd.pipeline.dvc_files import keep_lockfile, set_aside_damaged_results
+from dopsd.pipeline.dvc_files import forget_the_dead, set_aside_damaged
 from dopsd.pipeline.patient_dvc import PARENT
 from dopsd.pipeline.recipes import FILE, write_recipes
-from dopsd.pipeline.writer_lock import WriterLock, forget
 from dopsd.training.start import STARTS, remove_dead_links
 
 if TYPE_CHECKING:
@@ -37,11 +35,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from dopsd.config.params import Params
-    from dopsd.training.run_settings import RunSettings
 
 SHOWING = {"--dry", "-h", "--help"}  # options of `dvc repro` with which it runs nothing
-# options with which a stage that has run does not run again
-HARMLESS = {"--pull", "-q", "--quiet", "-v", "--verbose"}
 STOP_EVERY = 5.0  # seconds between two requests to stop; training ignores repetitions
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: orphans become this process' children
 
@@ -65,28 +60,29 @@ class Writing:
         """Wait for the workspace, run DVC, wait for all its processes; return DVC's exit code."""
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1)
+        from dopsd.pipeline.writer_lock import WriterLock  # needs the extra `pipeline`
+
         signal.signal(signal.SIGTSTP, self._go_on)
-        with handling(self._note), WriterLock(self.name, lost=self._lose) as lock:
-            forget()  # DVC refuses to run with a list of locks that a kill cut off
-            keep_lockfile(self.name)
+        with handling(self._note), WriterLock(self.name, lost=self._lose):
+            forget_the_dead()
             if FILE.name in Path("dvc.yaml").read_text(encoding="utf-8"):
                 write_recipes()
                 for folder in (BASES, STARTS):  # dependencies, also where nothing is in them
                     folder.mkdir(parents=True, exist_ok=True)
                 remove_dead_links()
-            if PLANS.is_dir():
-                from dopsd.pipeline.keeping import finish_removals
-
-                finish_removals(lambda words: self._run_dvc(lock, words))
             params = _params() if self._is_whole else None
-            parts = [*self._parts(params.runs if params else []), [*self.words]]
             if params:
                 from dopsd.pipeline.disk_model import require_room  # slow to import
 
-                require_room(params, is_in_parts=len(parts) > 1)
-            status = 0
-            for words in parts:
-                status = status or self._run_part(lock, words)
+                require_room(params)
+            status = self._run_dvc()
+            if status and not self.stopped_at and set_aside_damaged(self.name):
+                status = self._run_dvc()
+            if params and not status and not self.stopped_at:
+                from dopsd.pipeline.pruning import remove_unwanted  # slow to import
+
+                for run in params.runs:
+                    remove_unwanted(params, run.key)
         return status if status >= 0 else 128 - status
 
     @property
@@ -96,57 +92,21 @@ class Writing:
         has_targets = any(not word.startswith("-") for word in options)
         return self.name == "repro" and not has_targets and options.isdisjoint(SHOWING)
 
-    def _parts(self, runs: Sequence[RunSettings]) -> list[list[str]]:
-        """Return a command for each run of the matrix, which leaves one copy of its checkpoints.
-
-        There is none where DVC has nothing to do, or was given options by which it would run a
-        stage in each of them.
-        """
-        if len(runs) <= 1 or not {*self.words[1:]} <= HARMLESS:
-            return []
-        from dopsd.pipeline.dvc_outputs import changed
-
-        if not changed([]):
-            return []
-        return [[*self.words, f"report@{run.key.stage}"] for run in runs]
-
-    def _run_part(self, lock: WriterLock, words: list[str]) -> int:
-        """Run DVC, keep one copy of what it made, and return its exit code."""
-        if self.stopped_at:
-            return 128 + signal.SIGINT
-        status = self._run_dvc(lock, words)
-        if status and not self.stopped_at and set_aside_damaged_results(self.name):
-            status = self._run_dvc(lock, words)
-        if not status and not self.stopped_at:
-            self._tidy(lock, words)
-        return status
-
-    def _tidy(self, lock: WriterLock, done: list[str]) -> None:
-        """Keep one copy of the wanted checkpoints, of the runs that a command was about."""
-        if self.name == "repro" and "--dry" not in self.words and (params := _params()):
-            from dopsd.pipeline.keeping import keep_wanted, link_copies, runs_of  # slow to import
-
-            runs = runs_of(params, done)
-            link_copies(runs)
-            keep_wanted(params, runs, lambda words: self._run_dvc(lock, words))
-
-    def _run_dvc(self, lock: WriterLock, words: Sequence[str]) -> int:
+    def _run_dvc(self) -> int:
         """Run DVC, and return its exit code once all its processes have ended."""
         command = [
             sys.executable,
             "-m",
             "dopsd.pipeline.patient_dvc",
             "--wait-for-lock",
-            *words,
+            *self.words,
         ]
         env = os.environ | {PARENT: str(os.getpid())}
         self.process = process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, process_group=0, env=env
         )
-        lock.name_dvc(process.pid)
         status = self._wait(process)
         self._wait_for_orphans()
-        forget(process.pid)
         return status
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
@@ -178,7 +138,7 @@ class Writing:
             self.stop(signal.SIGKILL)
 
     def _lose(self) -> None:
-        """Stop, and start no further part, because another writer took over."""
+        """Stop, because another writer took over."""
         self.stopped_at = self.stopped_at or time.monotonic()
         self.stop()
 

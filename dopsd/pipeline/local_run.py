@@ -190,7 +190,7 @@ class LocalRun:
                 self._end_running(0)
                 name = dvc_stage(match[1], self.keys)
                 stage = self.stages.setdefault(name, Stage(name))
-                if stage.state != run_view.DONE:  # in an earlier part of `dopsd repro`
+                if stage.state != run_view.DONE:  # before DVC ran again
                     stage.state = run_view.CACHED
 
     def _view(self, command: Command) -> RunView:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.error_codes import Code
@@ -10,6 +11,7 @@ from dopsd.core.errors import DopsdError
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
+    from dopsd.models.config import ModelConfig
     from dopsd.models.denoiser import DenoiserConfig
     from dopsd.rollout.config import SamplingConfig
 
@@ -132,3 +134,25 @@ def lora_parameters(config: DenoiserConfig, params: Params) -> int:
 def trains_all(params: Params) -> bool:
     """Return whether a method of the matrix trains all weights."""
     return any(params.of(name).train.adapter is None for name in params.matrix.methods)
+
+
+def size_of(model: ModelConfig) -> DenoiserConfig:
+    """Return the config of a base; if it is not here, that of the published one of its name.
+
+    Raises:
+        DopsdError: if there is no published one of its name, or its size is not known.
+    """
+    from dopsd.models.registry import config_of, named
+
+    base = Path(model.path)
+    if (base / "config.json").is_file():
+        return config_of(model)
+    row = named(base)
+    if row and (config := row.config()):
+        if model.block_size:
+            config.block_size = model.block_size
+        return config
+    raise DopsdError(
+        f"model.path: {base}: is not here, and its size is not known; download it first",
+        code=Code.NO_MODEL,
+    )

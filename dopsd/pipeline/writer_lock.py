@@ -1,107 +1,73 @@
 """Lock `work/writer.lock`: one DVC writer per workspace, across machines and jobs.
 
-DVC's own locks hold process ids, which mean nothing on another machine. This lock names host, job
-and process, and its holder touches the file every few seconds. A lock that was not touched for
-MISSED intervals is stale, and the next writer takes over. Clocks of two machines are never
-compared: a waiting writer watches whether the file changes.
+DVC gives up its own lock while a stage runs, and its list of processes means nothing on another
+machine. This lock is a lease of flufl.lock, which is safe on NFS; its holder renews it. A holder
+that has ended on this machine is replaced at once, any other when its lease is over. Clocks of
+machines that share a folder must agree within LEASE.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
+import logging
 import os
 import socket
 import threading
-import time
-import uuid
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from dopsd.core.files import WORK, write_json
+import psutil
+from flufl.lock import Lock, NotLockedError, TimeOutError
+
+from dopsd.core.files import WORK
 from dopsd.core.progress import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOCK = WORK / "writer.lock"
-RWLOCK = Path(".dvc/tmp/rwlock")  # DVC's list of processes that read and write each path
-INTERVAL = "DOPSD_BEAT_SECONDS"  # environment variable: seconds between two touches of the lock
-MAX_INTERVAL = 3600  # seconds
-MISSED = 10
+LEASE = timedelta(seconds=60)
+RENEW_EVERY = 10.0  # seconds
+LOOK_EVERY = timedelta(seconds=1)
+logging.getLogger("flufl.lock").setLevel(logging.CRITICAL)  # it logs each look as an error
 
 
-@dataclass(frozen=True)
-class Writer:
-    """Content of the lock file: the process that holds the workspace."""
-
-    token: str
-    host: str
-    job: str | None
-    pid: int
-    machine: str  # process ids compare only between equal values
-    interval: float  # seconds
-    dvc: int | None = None  # process and process group of DVC
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}{f', Slurm job {self.job}' if self.job else ''}"
+class _Lease(Lock):
+    @property
+    def hostname(self) -> str:
+        """Host and process namespace; process ids compare only where both are equal."""
+        name = socket.gethostname()
+        with suppress(OSError):
+            name += f"+{Path('/proc/self/ns/pid').stat().st_ino}"
+        return name
 
     @property
-    def is_gone(self) -> bool:
-        """Whether the writer, its DVC and its stage have ended; False for other machines."""
-        if self.machine != _machine():
-            return False
-        return not _exists(os.kill, self.pid) and not (self.dvc and _exists(os.killpg, self.dvc))
+    def holder(self) -> str:
+        """Holder as messages name it; empty if there is none."""
+        with suppress(NotLockedError):
+            host, pid, _ = self.details
+            return f"process {pid} on {host.partition('+')[0]}"
+        return ""
 
-
-def _machine() -> str:
-    """Identify this boot and process namespace; two containers may share a host name."""
-    with suppress(OSError):
-        return (
-            f"{Path('/proc/sys/kernel/random/boot_id').read_text(encoding='utf-8').strip()}"
-            f" {Path('/proc/self/ns/pid').readlink()}"
-        )
-    return socket.gethostname()
-
-
-def _exists(kill: Callable[[int, int], None], number: int) -> bool:
-    try:
-        kill(number, 0)
-    except ProcessLookupError:
+    def end_if_dead(self) -> bool:
+        """End the lease of a holder that has ended on this machine, and return whether it has."""
+        with suppress(OSError, NotLockedError), LOCK.open(encoding="utf-8") as file:
+            host, pid, _ = self.details
+            if host == self.hostname and not is_running(pid):
+                os.utime(file.fileno(), (0, 0))  # not by its name: a new lock may have it by now
+                return True
         return False
-    except PermissionError:
+
+
+def is_running(pid: int, word: str = "") -> bool:
+    """Tell whether a process of this machine runs, whose command has a word."""
+    try:
+        return word in " ".join(psutil.Process(pid).cmdline())
+    except psutil.AccessDenied:
         return True
-    return True
-
-
-def _read(path: Path) -> tuple[Writer | None, int]:
-    """Return the holder (None while the file is being written) and the time of the last touch.
-
-    The file is opened first: network file systems refresh the times of an opened file.
-    """
-    with path.open(encoding="utf-8") as file:
-        stamp = os.fstat(file.fileno()).st_mtime_ns
-        with suppress(ValueError, TypeError, OverflowError, RecursionError):
-            writer = Writer(**json.load(file))
-            numbers = [writer.pid, writer.dvc or 1]
-            if (
-                all(isinstance(n, int) and 0 < n < 2**31 for n in numbers)
-                and 0 < float(writer.interval) < MAX_INTERVAL
-            ):
-                return replace(writer, interval=float(writer.interval)), stamp
-    return None, stamp
-
-
-def _create(path: Path, text: str) -> bool:
-    try:
-        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-    except FileExistsError:
+    except psutil.Error:  # none, or a zombie
         return False
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-    return True
 
 
 class WriterLock:
@@ -120,130 +86,48 @@ class WriterLock:
         tell: Callable[[str], None] = log,
     ) -> None:
         self.command, self.lost, self.tell = command, lost, tell
-        job, interval = os.environ.get("SLURM_JOB_ID"), float(os.environ.get(INTERVAL, "6"))
-        host = socket.gethostname()
-        self.me = Writer(uuid.uuid4().hex, host, job, os.getpid(), _machine(), interval)
         self._ended = threading.Event()
 
     def __enter__(self) -> Self:
         WORK.mkdir(exist_ok=True)
-        self._wait()
-        self._beats = threading.Thread(target=self._beat, daemon=True)
-        self._beats.start()
+        self._lock = _Lease(str(LOCK), LEASE)
+        try:
+            self._wait()
+        except BaseException:  # a signal
+            self._lock.unlock(unconditionally=True)
+            raise
+        self._renewals = threading.Thread(target=self._renew, daemon=True)
+        self._renewals.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._beats.join()
-        with suppress(FileNotFoundError):
-            if self._is_mine():
-                LOCK.unlink()
-
-    def name_dvc(self, pid: int) -> None:
-        """Write DVC's process id to the lock, so that others can clean up after a killed DVC."""
-        self.me = replace(self.me, dvc=pid)
-        fresh = LOCK.with_name(f"{LOCK.name}.{self.me.token}")
-        fresh.write_text(self._text, encoding="utf-8")
-        fresh.rename(LOCK)
-
-    @property
-    def _text(self) -> str:
-        return json.dumps(asdict(self.me)) + "\n"
-
-    def _is_mine(self) -> bool:
-        holder, _ = _read(LOCK)
-        return holder is not None and holder.token == self.me.token
+        self._renewals.join()
+        with suppress(OSError):
+            self._lock.unlock(unconditionally=True)
 
     def _wait(self) -> None:
-        last_state, changed_at, announced_token = None, time.monotonic(), None
-        while not _create(LOCK, self._text):
-            try:
-                state = _read(LOCK)
-            except FileNotFoundError:
-                continue
-            holder, now = state[0], time.monotonic()
-            if state != last_state:
-                last_state, changed_at = state, now
-            silence, interval = now - changed_at, holder.interval if holder else self.me.interval
-            if (holder and holder.is_gone) or silence > MISSED * interval:
-                self._take_over(state)
-                continue
-            if holder is None and announced_token is None and silence > interval:
-                announced_token = ""
-                self.tell(
-                    f"{self.command}: {LOCK}: names no writer; taking over if unchanged for"
-                    f" {MISSED * interval:.0f} s"
-                )
-            if holder and holder.token != announced_token:
-                announced_token = holder.token
-                self.tell(
-                    f"{self.command}: {LOCK}: {holder} runs DVC in this workspace; waiting for its"
-                    " end"
-                )
-            time.sleep(min(1.0, interval / 2))
+        patience, announced = timedelta(), ""
+        while True:
+            with suppress(TimeOutError):
+                return self._lock.lock(patience)
+            patience, holder = LOOK_EVERY, self._lock.holder
+            if self._lock.end_if_dead():
+                self._tell(f"{holder} ended without removing the lock; taking over")
+            elif holder not in ("", announced):
+                announced = holder
+                self._tell(f"{holder} runs DVC in this workspace; waiting for its end")
 
-    def _take_over(self, stale: tuple[Writer | None, int]) -> None:
-        """Remove a stale lock; renaming lets one of several writers win, a fresh lock goes back."""
-        aside = LOCK.with_name(f"{LOCK.name}.{self.me.token}")
-        with suppress(FileNotFoundError):
-            LOCK.rename(aside)
-            if _read(aside) != stale:
-                _create(LOCK, aside.read_text(encoding="utf-8"))
-            elif stale[0]:
-                self.tell(
-                    f"{self.command}: {LOCK}: {stale[0]} ended without removing the lock; taking"
-                    " over"
-                )
-                forget(stale[0].dvc)
-            aside.unlink()
-
-    def _beat(self) -> None:
-        while not self._ended.wait(self.me.interval):
+    def _renew(self) -> None:
+        while not self._ended.wait(RENEW_EVERY):
             try:
-                is_mine = self._is_mine() or not _read(LOCK)[0]
-            except FileNotFoundError:
-                with suppress(OSError):
-                    _create(LOCK, self._text)
-                continue
-            except OSError:  # of a network file system: skip one touch
-                continue
-            if not is_mine:
-                self.tell(
-                    f"{self.command}: {LOCK}: another writer took over this workspace; stopping"
-                )
+                self._lock.refresh()
+            except NotLockedError:
+                self._tell("another writer took over this workspace; stopping")
                 self.lost()
                 return
-            with suppress(OSError):
-                os.utime(LOCK)
+            except OSError:  # of a network file system: skip one renewal
+                continue
 
-
-def forget(dvc: int | None = None) -> None:
-    """Remove the entries of a killed DVC from DVC's list of readers and writers.
-
-    On another machine its id may belong to a living process. A list that a full disk or a kill cut
-    off is removed as a whole, since DVC would refuse to run.
-
-    Args:
-        dvc: Process id of the killed DVC; None removes no entries.
-    """
-    if not RWLOCK.is_file():
-        return
-    with RWLOCK.with_name("rwlock.lock").open("a", encoding="utf-8") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
-        try:
-            entries = json.loads(RWLOCK.read_bytes())
-            writes = {
-                path: info for path, info in entries.get("write", {}).items() if info["pid"] != dvc
-            }
-            reads = {
-                path: [i for i in infos if i["pid"] != dvc]
-                for path, infos in entries.get("read", {}).items()
-            }
-        except (ValueError, AttributeError, TypeError, KeyError):
-            RWLOCK.unlink()
-            return
-        if dvc is not None:
-            write_json(
-                RWLOCK,
-                {"write": writes, "read": {path: infos for path, infos in reads.items() if infos}},
-            )
+    def _tell(self, message: str) -> None:
+        self.tell(f"{self.command}: {LOCK}: {message}")

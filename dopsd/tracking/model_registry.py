@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from dopsd.core.files import one_file
+from dopsd.core.files import link_copy
 from dopsd.core.progress import log
 from dopsd.models.adapter_files import has_all_weights
 
@@ -63,7 +63,7 @@ def log_model(
     place = urlsplit(model.artifact_location)
     if place.scheme in ("", "file"):  # this disk: a link takes no space
         for path in folder.iterdir():
-            one_file(path, Path(unquote(place.path)) / path.name)
+            link_copy(path, Path(unquote(place.path)) / path.name)
     return model.model_id
 
 

@@ -12,7 +12,6 @@ import re
 import shutil
 from typing import TYPE_CHECKING
 
-from dopsd.core.files import write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import LOG
 from dopsd.core.progress import log
@@ -26,6 +25,7 @@ from dopsd.models.adapter_files import (
     has_all_weights,
     identity,
     read_digests,
+    write_digests,
 )
 from dopsd.models.checkpoint_files import INDEX
 
@@ -38,13 +38,6 @@ NEEDED = (ADAPTER, ADAPTER_CONFIG, "state.json")
 NEEDED_WHOLE = (INDEX, MODEL_CONFIG, "state.json")
 RESUMED = ("trainer", "batches", "log")  # first letters of the files that only resuming needs
 KEPT_RESUMABLE = 2  # folders that keep these files: at 8B an adapter's take 2 GB a folder
-
-
-def write_digests(folder: Path) -> None:
-    """Write the SHA-256 digests of a folder's files into the folder."""
-    write_json(
-        folder / DIGESTS, {p.name: sha256(p) for p in sorted(folder.iterdir()) if p.name != DIGESTS}
-    )
 
 
 def seal(tmp: Path, final: Path) -> None:

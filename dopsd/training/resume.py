@@ -22,7 +22,8 @@ from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import LOG
 from dopsd.core.progress import log
 from dopsd.core.tables import read_log, write_table
-from dopsd.models.adapter_files import checkpoint_names
+from dopsd.models.adapter_files import write_digests
+from dopsd.models.run_checkpoints import MANIFEST, copy_checkpoint
 from dopsd.training import checkpoint
 from dopsd.training.checkpoint import update_of
 from dopsd.training.run_identity import (
@@ -311,7 +312,7 @@ def link_checkpoints(source: Resumable, folder: Path) -> None:
                 _text(row for row in source.rows if row["update"] <= update_of(step)),
                 encoding="utf-8",
             )
-            checkpoint.write_digests(tmp)
+            write_digests(tmp)
         tmp.rename(folder / step.name)
 
 
@@ -355,13 +356,10 @@ def write_stage_outputs(scratch: Path, out: Path, every: int, start: dict[str, s
                 code=Code.CHECKPOINTS_DIFFER,
             )
     with fresh_folder(out) as tmp:
-        for saved in checkpoints:
-            if saved.update % every == 0 or saved is checkpoints[-1]:
-                target = tmp / f"step-{saved.update:06d}"
-                target.mkdir()
-                for name in checkpoint_names(saved.path):
-                    link(saved.path / name, target / name)
-                checkpoint.write_digests(target)
+        wanted = [c for c in checkpoints if c.update % every == 0 or c is checkpoints[-1]]
+        for saved in wanted:
+            copy_checkpoint(saved.path, tmp / saved.path.name)
+        write_json(tmp / MANIFEST, {saved.path.name: saved.digest for saved in wanted})
     rows = [
         {k: v for k, v in row.items() if not k.startswith("time/")}
         for row in read_log(checkpoint.log_of(checkpoints[-1].path))

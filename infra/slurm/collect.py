@@ -42,6 +42,7 @@ def collect(folder: Path) -> None:
         *folder.glob("work/train-*"),
         *folder.glob("work/eval/*"),
         *folder.glob("work/record/*"),
+        *folder.glob("runs/*/*/*/train/step-*"),  # DVC has their digests alone
     ]:
         target = path.relative_to(folder)  # longer runs and `dopsd publish` continue from these
         target.parent.mkdir(parents=True, exist_ok=True)

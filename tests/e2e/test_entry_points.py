@@ -44,7 +44,7 @@ def test_both_entry_points_give_the_same_bytes(tmp_path: Path):
     wanted = {
         "data/sudoku/train.jsonl",
         "base/sudoku",
-        f"{cell}/train",
+        f"{cell}/train/checkpoints.json",
         f"{cell}/evaluate.json",
         f"{cell}/best",
         f"{cell}/test.json",

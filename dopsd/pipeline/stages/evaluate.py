@@ -21,6 +21,7 @@ from dopsd.evaluation.curve import started_from
 from dopsd.evaluation.evaluator import Evaluator
 from dopsd.models.adapter_files import identity
 from dopsd.models.backends import distinct
+from dopsd.models.run_checkpoints import run_checkpoints
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -37,7 +38,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         DopsdError: if the run has no checkpoints.
     """
     folder = run_folder(task_name, method_name, seed)
-    adapters = sorted((folder / "train").glob("step-*"))
+    adapters = run_checkpoints(folder / "train")
     if not adapters:
         raise DopsdError(
             f"{folder / 'train'}: no checkpoints; first run `dopsd train --task {task_name}"

@@ -10,24 +10,38 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from dopsd.core.files import link, read_json, write_json
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError
+from dopsd.core.files import read_json, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import run_folder
 from dopsd.core.progress import log
 from dopsd.models.adapter_files import identity
+from dopsd.models.run_checkpoints import copy_checkpoint, run_checkpoints
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
-    """Copy the best checkpoint to runs/<task>/<method>/<seed>/best, with select.json."""
+    """Copy the best checkpoint to runs/<task>/<method>/<seed>/best, with select.json.
+
+    Raises:
+        DopsdError: if the checkpoint is not here.
+    """
     folder = run_folder(task_name, method_name, seed)
     summary = read_json(folder / "evaluate.json", "dopsd evaluate")
-    chosen = folder / "train" / f"step-{summary['best_update']:06d}"
+    name = f"step-{summary['best_update']:06d}"
+    chosen = next((c for c in run_checkpoints(folder / "train") if c.name == name), None)
+    if chosen is None:
+        raise DopsdError(
+            f"{folder / 'train' / name}: is not here; run `dopsd train --task {task_name} --method"
+            f" {method_name} --seed {seed}` first",
+            code=Code.STAGE_MISSING,
+        )
     tmp = folder / ".best.tmp"
     shutil.rmtree(tmp, ignore_errors=True)
-    shutil.copytree(chosen, tmp, copy_function=link)
+    copy_checkpoint(chosen, tmp)
     facts = {
         "update": summary["best_update"],
         "accuracy": summary["best"],

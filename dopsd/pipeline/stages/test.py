@@ -17,6 +17,7 @@ from dopsd.evaluation.drawn_answers import drawn_answers
 from dopsd.evaluation.evaluator import Evaluator
 from dopsd.models.backends import distinct
 from dopsd.models.files import base_digest
+from dopsd.pipeline.pruning import remove_unwanted
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
 from dopsd.tasks.common.task import grid_values
@@ -31,7 +32,10 @@ KEPT = ("accuracy", "interval", "n", "whole", "figures", "per_problem", "protoco
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
-    """Score base and best checkpoint with every protocol, and write test/ and test.json."""
+    """Score base and best checkpoint with every protocol, and write test/ and test.json.
+
+    Then the checkpoints go that `checkpoints.keep` does not keep.
+    """
     folder = run_folder(task_name, method_name, seed)
     selection = read_json(folder / "best" / "select.json", "dopsd select")
     run_settings = params.run(task_name, method_name, seed)
@@ -58,6 +62,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     write_json(
         folder / "test.json", {name: _flat(comparison) for name, comparison in comparisons.items()}
     )
+    remove_unwanted(params, run_settings.key)
 
 
 def compare(base: dict[str, Any], best: dict[str, Any], resamples: int) -> dict[str, Any]:

@@ -32,7 +32,6 @@ from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.lora import attach
-from dopsd.pipeline.cost import size_of
 from dopsd.pipeline.estimate import (
     Cost,
     Facts,
@@ -40,7 +39,7 @@ from dopsd.pipeline.estimate import (
     lines,
 )
 from dopsd.pipeline.memory_model import KERNEL_BYTES
-from dopsd.pipeline.shape import Shape, lora_parameters
+from dopsd.pipeline.shape import Shape, lora_parameters, size_of
 from dopsd.training.trainer import Trainer
 
 TOKENS = 400

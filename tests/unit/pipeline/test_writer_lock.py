@@ -4,7 +4,6 @@ one that was killed.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -19,7 +18,9 @@ import psutil
 import pytest
 from conftest import ROOT
 
-from dopsd.pipeline.writer_lock import LOCK, RWLOCK, WriterLock, forget
+from dopsd.pipeline import writer_lock
+from dopsd.pipeline.dvc_files import RWLOCK, forget_the_dead
+from dopsd.pipeline.writer_lock import LOCK, WriterLock
 
 STAGE = """
 import pathlib, signal, sys, time
@@ -34,21 +35,11 @@ with open("work/events", "a") as events: events.write("began\\n")
 while pathlib.Path("work/go_on").exists() is False: time.sleep(0.02)
 pathlib.Path(sys.argv[1]).write_text("made")
 """
-OTHER = {
-    "token": "t",
-    "host": "n7",
-    "job": "12",
-    "pid": 1,
-    "machine": "another",
-    "interval": 0.05,
-    "dvc": 4711,
-}
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DOPSD_BEAT_SECONDS", "0.2")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     LOCK.parent.mkdir()
     RWLOCK.parent.mkdir(parents=True)
@@ -85,11 +76,34 @@ def wait_for(event, process: subprocess.Popen[str] | None = None) -> None:
         time.sleep(0.02)
 
 
-def dvc_waits() -> bool:
-    """Whether DVC has begun to ignore Ctrl-C, a moment after its stage has started."""
-    status = Path(f"/proc/{json.loads(LOCK.read_text())['dvc']}/status").read_text()
-    (ignored,) = re.findall(r"SigIgn:\s*(\w+)", status)
-    return bool(int(ignored, 16) >> signal.SIGINT - 1 & 1)
+def dvc_of(writer: subprocess.Popen[str]) -> psutil.Process:
+    (dvc,) = psutil.Process(writer.pid).children()
+    return dvc
+
+
+def wait_for_dvc(writer: subprocess.Popen[str]) -> None:
+    """Wait until DVC ignores Ctrl-C, a moment after its stage has started."""
+
+    def is_deaf() -> bool:
+        status = Path(f"/proc/{dvc_of(writer).pid}/status").read_text()
+        (ignored,) = re.findall(r"SigIgn:\s*(\w+)", status)
+        return bool(int(ignored, 16) >> signal.SIGINT - 1 & 1)
+
+    wait_for(is_deaf, writer)
+
+
+def lease_of_another_machine(seconds: float) -> None:
+    """Write the lock as a process on another machine does that holds it for some more seconds."""
+    claim = Path(f"{LOCK}|n7|1|5")
+    claim.write_text(str(claim))
+    LOCK.unlink(missing_ok=True)
+    LOCK.hardlink_to(claim)
+    renew(seconds)
+
+
+def renew(seconds: float) -> None:
+    end = time.time() + seconds
+    os.utime(LOCK, (end, end))
 
 
 def test_a_second_writer_says_whom_it_waits_for_and_finds_the_work_done(pipeline):
@@ -121,7 +135,7 @@ def test_a_sigterm_to_every_process_lets_the_stage_save_once_and_dvc_wait_for_it
     monkeypatch.setenv("SHELL", shell)
     writer = repro()
     wait_for(events, writer)
-    wait_for(dvc_waits, writer)
+    wait_for_dvc(writer)
     for process in [
         psutil.Process(writer.pid),
         *psutil.Process(writer.pid).children(recursive=True),
@@ -177,7 +191,7 @@ def test_a_stop_that_one_stage_is_too_far_on_to_hear_ends_the_next(pipeline):
     )
     process = repro()
     wait_for(lambda: events() == ["began"], process)
-    wait_for(dvc_waits, process)
+    wait_for_dvc(process)
     process.send_signal(signal.SIGTERM)
     Path("work/go_on").touch()
     wait_for(lambda: Path("one").exists() or process.poll() is not None)
@@ -204,51 +218,44 @@ def test_a_list_of_dvc_that_a_full_disk_cut_off_does_not_stop_the_next_run(pipel
         *(pytest.param(cut, marks=pytest.mark.full) for cut in (b"", b"schema:")),
     ],
 )
-def test_a_lock_file_that_a_full_disk_cut_off_is_put_back(pipeline, cut):
+def test_after_a_kill_that_cut_off_the_lock_file_no_stage_runs_again(pipeline, cut):
     Path("work/go_on").touch()
-    for _ in range(2):  # the second one keeps what the first has written
-        assert repro("one").wait(300) == 0
+    assert repro("one").wait(300) == 0
     whole = Path("dvc.lock").read_bytes()
     Path("dvc.lock").write_bytes(cut)
     process = repro("one")
     assert process.wait(300) == 0, process.stdout.read()
-    assert (
-        "repro: dvc.lock was cut off or damaged; restored as before the last run"
-        in process.stdout.read()
-    )
+    assert "repro: dvc.lock was cut off; moved to work/aside" in process.stdout.read()
     assert Path("dvc.lock").read_bytes() == whole and events() == ["began"]
-    assert Path("work/dvc.lock.damaged").read_bytes() == cut
+    assert Path("work/aside/dvc.lock").read_bytes() == cut
     merged = b"<<<<<<< HEAD\n" + whole
     Path("dvc.lock").write_bytes(merged)
     assert repro("one").wait(300) != 0 and Path("dvc.lock").read_bytes() == merged
 
 
-def test_a_damaged_entry_of_the_run_cache_is_removed_and_its_stage_runs_again(pipeline):
+def test_after_a_kill_before_the_first_entry_of_the_run_cache_the_stage_runs_again(pipeline):
     Path("work/go_on").touch()
     assert repro("one").wait(300) == 0
     (entry,) = Path(".dvc/cache/runs").glob("*/*/*")
     content = entry.read_bytes()
-    entry.write_bytes(
-        content[: content.index(b"outs:")]
-    )  # valid YAML, and DVC asks it for its outs
-    for path in ("one", "dvc.lock"):
-        Path(path).unlink()
-    process = repro("one")
-    assert process.wait(300) == 0, process.stdout.read()
-    assert (
-        f"repro: {entry}: damaged; moved to work/aside/run-cache, running again"
-        in process.stdout.read()
-    )
-    assert events() == ["began", "began"] and entry.read_bytes() == content
-    for path in (
-        entry,
-        Path("one"),
-        Path("dvc.lock"),
-    ):  # DVC removes what is no YAML, and fails at the empty folder
+    for path in (entry, Path("one"), Path("dvc.lock")):
         path.unlink()
     process = repro("one")
     assert process.wait(300) == 0, process.stdout.read()
-    assert entry.read_bytes() == content
+    assert entry.read_bytes() == content and events() == ["began", "began"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("moment", ["dvc.lock", ".dvc/cache/files", ".dvc/cache/runs"])
+def test_a_run_that_is_killed_while_dvc_writes_ends_with_the_same_command(pipeline, moment):
+    Path("work/go_on").touch()
+    writer = repro()
+    wait_for(lambda: Path(moment).exists() or writer.poll() is not None)
+    writer.kill()
+    writer.wait()
+    after = repro()
+    assert after.wait(300) == 0, after.stdout.read()
+    assert subprocess.run([sys.executable, "-m", "dvc", "status", "-q"]).returncode == 0
 
 
 def test_a_killed_guard_of_a_flow_stops_what_it_had_started(pipeline):
@@ -285,54 +292,60 @@ def test_the_exit_status_and_the_words_are_those_of_dvc(pipeline):
 def test_a_killed_writer_takes_dvc_along_and_the_next_one_continues(pipeline):
     writer = repro()
     wait_for(events, writer)
-    dvc = json.loads(LOCK.read_text())["dvc"]
-    stage = psutil.Process(dvc).children()[0]
+    dvc = dvc_of(writer)
+    (stage,) = dvc.children()
     writer.kill()
-    wait_for(
-        lambda: not psutil.pid_exists(dvc) or psutil.Process(dvc).status() == psutil.STATUS_ZOMBIE
-    )
+    wait_for(lambda: not psutil.pid_exists(dvc.pid) or dvc.status() == psutil.STATUS_ZOMBIE)
     Path("work/go_on").touch()
     stage.wait(60)
-    assert str(dvc) in RWLOCK.read_text()
+    assert str(dvc.pid) in RWLOCK.read_text()
+    writer.wait()
     after = repro()
-    assert after.wait() == 0, after.stdout.read()
-    assert "ended without removing the lock; taking over" in after.stdout.read()
-    assert str(dvc) not in RWLOCK.read_text()
+    assert after.wait() == 0
+    said = after.stdout.read()
+    assert f"process {writer.pid} on {os.uname().nodename} ended without removing" in said
+    assert "had been killed" not in said  # DVC's words on its own list
+    assert sorted(Path("work").iterdir()) == [Path("work/events"), Path("work/go_on")]
 
 
-def test_a_writer_on_another_machine_is_respected_while_it_beats_and_taken_over_when_it_does_not(
-    folder,
-):
-    LOCK.write_text(json.dumps(OTHER))
-    RWLOCK.write_text(
-        json.dumps(
-            {
-                "write": {"/a": {"pid": 4711, "cmd": "dvc"}, "/b": {"pid": 5, "cmd": "dvc"}},
-                "read": {},
-            }
-        )
-    )
-    last = 0.0
-    ended = threading.Event()
+@pytest.mark.full
+def test_a_writer_that_was_stopped_while_its_lease_ended_ends_and_the_next_finds_its_dvc(pipeline):
+    """Only SIGSTOP does this: Ctrl-Z is refused. DVC goes on, and nothing runs twice."""
+    writer = repro()
+    wait_for(events, writer)
+    writer.send_signal(signal.SIGSTOP)
+    renew(-11)
+    second = repro()
+    assert second.wait(120) == 255
+    assert f"(PID {dvc_of(writer).pid})" in second.stdout.read()  # DVC says whom it waits for
+    writer.send_signal(signal.SIGCONT)
+    assert writer.wait(120) != 0 and "another writer took over" in writer.stdout.read()
+    assert events() == ["began", "saved", "ended"]
 
-    def beat() -> None:
-        nonlocal last
-        while not ended.wait(0.02):
-            os.utime(LOCK)
-            last = time.monotonic()
 
-    beats = threading.Thread(target=beat)
-    beats.start()
-    threading.Timer(2.0, ended.set).start()
-    with WriterLock("repro"):
-        assert time.monotonic() - last >= 10 * OTHER["interval"] and ended.is_set()
-    assert json.loads(RWLOCK.read_text())["write"].keys() == {
-        "/b"
-    }  # a plain `dvc repro` beside it keeps its own
+def test_a_lease_of_another_machine_is_respected_until_it_ends(folder):
+    lease_of_another_machine(30)
+    entered = threading.Event()
+    said: list[str] = []
+
+    def write() -> None:
+        with WriterLock("repro", tell=said.append):
+            entered.set()
+
+    waiting = threading.Thread(target=write)
+    waiting.start()
+    assert not entered.wait(4)
+    assert said == [
+        "repro: work/writer.lock: process 1 on n7 runs DVC in this workspace; waiting for its end"
+    ]
+    renew(-11)  # flufl.lock waits for ten seconds more than the lease
+    assert entered.wait(60)
+    waiting.join()
+    assert not [*Path("work").iterdir()]
 
 
 def test_of_many_that_wait_for_a_stale_lock_one_at_a_time_gets_it(folder):
-    LOCK.write_text(json.dumps(OTHER))
+    lease_of_another_machine(-11)
     code = (
         "import time\nfrom dopsd.pipeline.writer_lock import WriterLock\nfor _ in range(3):\n   "
         " with WriterLock('repro'), open('work/order', 'a') as order:\n        print('in',"
@@ -346,15 +359,43 @@ def test_of_many_that_wait_for_a_stale_lock_one_at_a_time_gets_it(folder):
     assert sorted(Path("work").iterdir()) == [Path("work/order")]
 
 
-def test_a_writer_that_lost_its_workspace_is_notified(folder):
+def test_a_writer_renews_its_lease(folder, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(writer_lock, "RENEW_EVERY", 0.02)
+    with WriterLock("repro"):
+        renew(-5)
+        wait_for(lambda: LOCK.stat().st_mtime > time.time() + 50)
+
+
+def test_a_writer_that_lost_its_workspace_is_notified(folder, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(writer_lock, "RENEW_EVERY", 0.2)
     lost = threading.Event()
     with WriterLock("repro", lost.set):
-        LOCK.write_text(json.dumps(OTHER))
+        lease_of_another_machine(30)
         assert lost.wait(60)
-    assert json.loads(LOCK.read_text()) == OTHER
+    assert LOCK.read_text() == f"{LOCK}|n7|1|5"
 
 
-def test_a_list_that_dvc_left_half_written_does_not_stop_the_next(folder):
-    RWLOCK.write_text('{"write": {')
-    forget(4711)
+def test_a_signal_while_waiting_leaves_no_file(folder, monkeypatch: pytest.MonkeyPatch):
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    lease_of_another_machine(30)
+    before = sorted(Path("work").iterdir())
+    monkeypatch.setattr(writer_lock.WriterLock, "_tell", interrupt)
+    with pytest.raises(KeyboardInterrupt), WriterLock("repro"):
+        pass
+    assert sorted(Path("work").iterdir()) == before
+
+
+@pytest.mark.parametrize("text", ['{"write": {', '{"write": {"/a": {"pid": %d, "cmd": "dvc"}}}'])
+def test_dvcs_list_goes_if_it_is_cut_off_or_names_no_dvc_that_runs(folder, text):
+    RWLOCK.write_text(text % os.getppid() if "%" in text else text)
+    forget_the_dead()
     assert not RWLOCK.exists()
+
+
+def test_the_list_of_a_dvc_that_runs_stays(folder):
+    with subprocess.Popen([sys.executable, "-c", "input()", "dvc"], stdin=subprocess.PIPE) as dvc:
+        RWLOCK.write_text(f'{{"write": {{"/a": {{"pid": {dvc.pid}, "cmd": "dvc repro"}}}}}}')
+        forget_the_dead()
+        assert RWLOCK.exists()

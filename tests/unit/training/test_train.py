@@ -23,7 +23,7 @@ from dopsd.core.fingerprint import sha256
 from dopsd.core.tables import read_log, read_table
 from dopsd.core.tensor_files import load_tensors, save_tensors
 from dopsd.distributed.accelerate_group import all_processes
-from dopsd.models.adapter_files import ADAPTER
+from dopsd.models.adapter_files import ADAPTER, write_digests
 from dopsd.training import checkpoint
 from dopsd.training.run_folder import RunFolder
 from dopsd.training.run_identity import scratch_folder
@@ -97,7 +97,7 @@ def test_a_measured_number_of_tokens_is_kept(project):
     measured = tensors["micro_batch"].tolist()
     assert measured[:2] == [64, 0] and measured[2] > 0
     save_tensors(tensors | {"micro_batch": torch.tensor([64, 0, 700])}, batches)
-    checkpoint.write_digests(step)
+    write_digests(step)
     accelerator = all_processes()
     trainer = Trainer(run, accelerator)
     folder = RunFolder(scratch_folder(run), accelerator)
