@@ -23,7 +23,7 @@ from dopsd.config.loading import load_params
 from dopsd.core.environment import bypass_proxies, name_user, refuse_leftovers
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError, readable, unknown, with_code
-from dopsd.core.progress import outlive_readers
+from dopsd.core.progress import FULL, outlive_readers, refuse_cut_output
 from dopsd.distributed.launch import (
     accept_signals,
     end_with_parent,
@@ -53,6 +53,11 @@ SMALLER = (
 )
 # may use the Hugging Face hub
 ONLINE = ("inspect", "prepare", "push", "rehearse", "repro", "run", "task")
+# commands whose result is what they print
+PRINTING = (
+    *("check", "compare", "doctor", "estimate", "explain", "inspect", "models", "sample", "score"),
+    *("summary", "task"),
+)
 # commands that do not read params.yaml first, and those that do
 FREE = settings.FREE | checkpoints.FREE | runs.FREE | explain.FREE
 FREE |= bases.FREE
@@ -164,7 +169,7 @@ def _code(error: OSError) -> Code:
     """Return whether a path, a full disk, or something that may pass caused the error."""
     if isinstance(error, MISTAKES) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         return Code.PATH
-    return Code.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else Code.TEMPORARY
+    return Code.DISK_FULL if error.errno in FULL else Code.TEMPORARY
 
 
 def _explained(error: OSError) -> str:
@@ -208,7 +213,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _ended(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     """Run the command; turn a failure into one line and an exit code."""
     try:
-        return dispatch(arguments, words)
+        status = dispatch(arguments, words)
+        if arguments.command in PRINTING:
+            refuse_cut_output()
+        return status
     except DopsdError as error:
         rank = os.environ.get("RANK", "0")
         # a signal reaches all processes: only the first one reports it
@@ -224,7 +232,7 @@ def _ended(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return _report("interrupted; the same command continues", Code.INTERRUPTED, 130)
     except OSError as error:
-        advice = "free some space" if error.errno == errno.ENOSPC else "fix this"
+        advice = "free some space" if error.errno in FULL else "fix this"
         code = _code(error)
         status = 2 if code is Code.PATH else TEMPORARY
         return _report(f"{_explained(error)}; {advice} and run the same command", code, status)

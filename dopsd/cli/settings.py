@@ -204,6 +204,8 @@ def _remedy(line: str) -> str:
     """Return how to get the missing file of a line, if it is a base's."""
     key, _, file = line.partition(": ")
     is_base = key.endswith("model.path") and file.endswith("/config.json")
+    if is_base and file.startswith("~"):
+        return "; write the whole path, ~ is the shell's"
     return "; download the base to this folder, as docs/bases.md says" if is_base else ""
 
 
