@@ -23,6 +23,8 @@ from dopsd.config.loading import load_params
 from dopsd.core.environment import bypass_proxies, name_user, refuse_leftovers
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError, readable, unknown, with_code
+from dopsd.core.files import WORK
+from dopsd.core.paths import REPORTS, RUNS
 from dopsd.core.progress import FULL, outlive_readers, refuse_cut_output
 from dopsd.distributed.launch import (
     accept_signals,
@@ -125,6 +127,19 @@ def _complete(arguments: argparse.Namespace, params: Params) -> None:
             raise DopsdError(line, code=Code.UNKNOWN_NAME)
 
 
+def refuse_files(arguments: argparse.Namespace) -> None:
+    """Refuse a file or a dangling link where a stage will make a folder, before it works.
+
+    Raises:
+        NotADirectoryError: with the path of the file.
+    """
+    cell = [str(vars(arguments).get(name) or "") for name in ("task", "method", "seed")]
+    for folder in (WORK, REPORTS, RUNS.joinpath(*cell)):
+        for path in (*reversed(folder.parents), folder):
+            if os.path.lexists(path) and not path.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+
 def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     """Run the command and return its exit code.
 
@@ -146,6 +161,8 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         refuse_leftovers()
     params = load_params(arguments.params)
     _complete(arguments, params)
+    if arguments.command in STAGES:
+        refuse_files(arguments)
     if arguments.command in PARALLEL and (params.launch.processes > 1 or is_on_nodes()):
         from dopsd.tasks.registry import load_task
 
