@@ -46,6 +46,12 @@ def _use_utf8() -> None:
 
 
 def _run() -> int:
+    if sys.flags.optimize > 1:
+        sys.stderr.write(
+            "dopsd: PYTHONOPTIMIZE=2 (python -OO) drops docstrings, which transformers needs; unset"
+            " it (D110)\n"
+        )
+        return 2
     from dopsd.core.errors import DopsdError
 
     try:

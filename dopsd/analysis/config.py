@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.errors import unknown
-from dopsd.core.settings import Name, Natural, Section
+from dopsd.core.settings import Distinct, Name, Natural, Section
 
 
 class CompareConfig(Section):
@@ -23,10 +23,12 @@ class AblateConfig(Section):
 
     task: str = "sudoku"  # the task of all variants
     method: str = "d_opsd"  # the method that the variants change
-    seeds: list[Natural] = Field([0], min_length=1)  # one run of each variant for each seed
-    run: list[str] = Field([])  # variants that `dvc repro` runs too
+    seeds: Annotated[list[Natural], Distinct] = Field(
+        [0], min_length=1
+    )  # one run of each variant for each seed
+    run: Annotated[list[str], Distinct] = Field([])  # variants that `dvc repro` runs too
     variants: dict[str, dict[str, Any]] = Field({"default": {}}, min_length=1)  # changes by name
-    tables: dict[Name, list[str]] = Field({})  # variants of each table
+    tables: dict[Name, Annotated[list[str], Distinct]] = Field({})  # variants of each table
 
     @model_validator(mode="after")
     def names_exist(self) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,7 +142,7 @@ def _score(a: argparse.Namespace) -> None:
 
 
 def _export(a: argparse.Namespace, params: Params) -> None:
-    if a.out and a.out.exists():
+    if a.out and os.path.lexists(a.out):
         raise DopsdError(
             f"--out {a.out}: already exists; name a new folder or remove this one",
             code=Code.OUTPUT_EXISTS,

@@ -23,7 +23,9 @@ from dopsd.config.loading import load_params
 from dopsd.core.environment import bypass_proxies, name_user, refuse_leftovers
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError, readable, unknown, with_code
-from dopsd.core.progress import outlive_readers
+from dopsd.core.files import WORK
+from dopsd.core.paths import REPORTS, RUNS
+from dopsd.core.progress import FULL, outlive_readers, refuse_cut_output
 from dopsd.distributed.launch import (
     accept_signals,
     end_with_parent,
@@ -53,6 +55,11 @@ SMALLER = (
 )
 # may use the Hugging Face hub
 ONLINE = ("inspect", "prepare", "push", "rehearse", "repro", "run", "task")
+# commands whose result is what they print
+PRINTING = (
+    *("check", "compare", "doctor", "estimate", "explain", "inspect", "models", "sample", "score"),
+    *("summary", "task"),
+)
 # commands that do not read params.yaml first, and those that do
 FREE = settings.FREE | checkpoints.FREE | runs.FREE | explain.FREE
 FREE |= bases.FREE
@@ -120,6 +127,19 @@ def _complete(arguments: argparse.Namespace, params: Params) -> None:
             raise DopsdError(line, code=Code.UNKNOWN_NAME)
 
 
+def refuse_files(arguments: argparse.Namespace) -> None:
+    """Refuse a file or a dangling link where a stage will make a folder, before it works.
+
+    Raises:
+        NotADirectoryError: with the path of the file.
+    """
+    cell = [str(vars(arguments).get(name) or "") for name in ("task", "method", "seed")]
+    for folder in (WORK, REPORTS, RUNS.joinpath(*cell)):
+        for path in (*reversed(folder.parents), folder):
+            if os.path.lexists(path) and not path.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+
 def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     """Run the command and return its exit code.
 
@@ -141,6 +161,8 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         refuse_leftovers()
     params = load_params(arguments.params)
     _complete(arguments, params)
+    if arguments.command in STAGES:
+        refuse_files(arguments)
     if arguments.command in PARALLEL and (params.launch.processes > 1 or is_on_nodes()):
         from dopsd.tasks.registry import load_task
 
@@ -164,7 +186,7 @@ def _code(error: OSError) -> Code:
     """Return whether a path, a full disk, or something that may pass caused the error."""
     if isinstance(error, MISTAKES) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
         return Code.PATH
-    return Code.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else Code.TEMPORARY
+    return Code.DISK_FULL if error.errno in FULL else Code.TEMPORARY
 
 
 def _explained(error: OSError) -> str:
@@ -208,7 +230,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _ended(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     """Run the command; turn a failure into one line and an exit code."""
     try:
-        return dispatch(arguments, words)
+        status = dispatch(arguments, words)
+        if arguments.command in PRINTING:
+            refuse_cut_output()
+        return status
     except DopsdError as error:
         rank = os.environ.get("RANK", "0")
         # a signal reaches all processes: only the first one reports it
@@ -224,7 +249,7 @@ def _ended(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return _report("interrupted; the same command continues", Code.INTERRUPTED, 130)
     except OSError as error:
-        advice = "free some space" if error.errno == errno.ENOSPC else "fix this"
+        advice = "free some space" if error.errno in FULL else "fix this"
         code = _code(error)
         status = 2 if code is Code.PATH else TEMPORARY
         return _report(f"{_explained(error)}; {advice} and run the same command", code, status)

@@ -34,7 +34,7 @@ def add_checks(commands: Commands) -> None:
     """Add init, check and doctor."""
     description = "Start a project in a new folder: settings, pipeline, flows, base, git and DVC."
     init = commands.add_parser("init", description=description, help=description)
-    init.add_argument("folder", type=Path, metavar="FOLDER", help="a new or an empty folder")
+    init.add_argument("folder", metavar="FOLDER", help="a new or an empty folder")
     init.add_argument("--profile", help="whose settings params.yaml gets (default: embedded)")
     command(commands, "check", "Check params.yaml, and report every error in it.")
     command(
@@ -111,9 +111,13 @@ def add_profiles(commands: Commands) -> None:
 def _init(a: argparse.Namespace) -> None:
     from dopsd.pipeline.new_project import create
 
-    create(a.folder, a.profile)
-    print(NEXT.format(folder=shlex.quote(str(a.folder))))
-    if not (a.folder / (path := load_params(a.folder / "params.yaml").model.path)).is_dir():
+    if not a.folder:  # as of an unset variable; Path makes it the working directory
+        raise DopsdError("init: expected the name of a folder, found ''", code=Code.ARGUMENT)
+    folder = Path(a.folder)
+    create(folder, a.profile)
+    place = f"./{folder}" if str(folder).startswith("-") else str(folder)
+    print(NEXT.format(folder=shlex.quote(place)))
+    if not (folder / (path := load_params(folder / "params.yaml").model.path)).is_dir():
         print(WEIGHTS.format(path=path))
 
 
@@ -204,6 +208,8 @@ def _remedy(line: str) -> str:
     """Return how to get the missing file of a line, if it is a base's."""
     key, _, file = line.partition(": ")
     is_base = key.endswith("model.path") and file.endswith("/config.json")
+    if is_base and file.startswith("~"):
+        return "; write the whole path, ~ is the shell's"
     return "; download the base to this folder, as docs/bases.md says" if is_base else ""
 
 

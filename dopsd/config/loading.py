@@ -78,7 +78,9 @@ def load_params(path: Path = Path("params.yaml")) -> Params:
     """
     if not path.is_file():
         raise DopsdError(
-            f"{path}: no such file; run from the project's root, where params.yaml is",
+            f"{path}: is no regular file; write the settings to one"
+            if path.exists()
+            else f"{path}: no such file; run from the project's root, where params.yaml is",
             code=Code.NO_SETTINGS_FILE,
         )
     params = checked(read_yaml(path), path)
@@ -98,6 +100,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise DopsdError(
             f"{path}: not valid YAML: not UTF-8 text ({error})", code=Code.NOT_YAML
         ) from error
+    if re.search(r"^<{7} ", text, re.MULTILINE):
+        raise DopsdError(
+            f"{path}: not valid YAML: marks of a conflict (<<<<<<<), which git left; keep one side",
+            code=Code.NOT_YAML,
+        )
     settings = parse_yaml(text, f"{path}: not valid YAML")
     if not isinstance(settings, dict):
         raise DopsdError(

@@ -56,8 +56,8 @@ def missing_files(params: Params) -> list[str]:
     for task in params.matrix.tasks:
         overrides, path = params.data.tasks[task].model, params.model_of(task).path
         is_own = overrides is not None and overrides.path is not None
-        made = base_folder(task, params.pretrain.block_size)
-        if Path(path) != made if is_own else not params.pretrain.tasks:
+        makers = [task] if is_own else params.pretrain.tasks
+        if Path(path) not in [base_folder(maker, params.pretrain.block_size) for maker in makers]:
             files[f"data.{task}.model.path" if is_own else "model.path"] = f"{path}/config.json"
     return missing(files)
 
@@ -67,5 +67,5 @@ def missing(files: dict[str, str]) -> list[str]:
     return [
         f"{key}: {file}"
         for key, file in files.items()
-        if not os.path.isfile(file)  # noqa: PTH113  # Path.is_file raises for a name that is too long
+        if not os.path.exists(file)  # noqa: PTH110  # Path.exists raises for a name that is too long
     ]

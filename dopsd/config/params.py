@@ -7,7 +7,7 @@ params.yaml holds the settings of the embedded model.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -17,7 +17,7 @@ from dopsd.analysis.config import AblateConfig, CompareConfig
 from dopsd.config.consistency import check_sections, check_variants
 from dopsd.config.tasks import AlgorithmsConfig, TasksConfig
 from dopsd.core.paths import RunKey
-from dopsd.core.settings import Natural, Section
+from dopsd.core.settings import Distinct, Natural, Section
 from dopsd.distributed.config import LaunchConfig
 from dopsd.evaluation.config import EvalSettings, EvaluateConfig, SelectConfig, VerifyTeacherConfig
 from dopsd.models.config import ModelConfig, ModelOverrides
@@ -31,9 +31,13 @@ from dopsd.training.run_settings import RunSettings
 class MatrixConfig(Section):
     """The runs of the pipeline: every combination of task, method and seed."""
 
-    tasks: list[str] = Field(["sudoku"], min_length=1)  # names of tasks, keys of section data
-    methods: list[str] = Field(["d_opsd"], min_length=1)  # names of algorithms, keys of method
-    seeds: list[Natural] = Field([0], min_length=1)  # one run for each seed
+    tasks: Annotated[list[str], Distinct] = Field(
+        ["sudoku"], min_length=1
+    )  # names of tasks, keys of section data
+    methods: Annotated[list[str], Distinct] = Field(
+        ["d_opsd"], min_length=1
+    )  # names of algorithms, keys of method
+    seeds: Annotated[list[Natural], Distinct] = Field([0], min_length=1)  # one run for each seed
 
     @model_validator(mode="after")
     def names_exist(self) -> Self:

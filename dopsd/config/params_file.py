@@ -32,6 +32,7 @@ from dopsd.tasks.registry import TASKS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+DOT = "\0"  # stands for a dot in a name that is a part of a dotted key
 BEFORE = Path("work/params.before.yaml")  # a copy of the file that was replaced
 
 
@@ -54,7 +55,7 @@ def single(key: str, value: object) -> Iterator[tuple[str, Any]]:
     is_empty = value == {} and fields and all(field.default is None for field in fields.values())
     if isinstance(value, dict) and not is_empty and any(map(_is_section, (kind, *get_args(kind)))):
         for name, inner in value.items():
-            yield from single(f"{key}.{name}", inner)
+            yield from single(f"{key}.{str(name).replace('.', DOT)}", inner)
     else:
         yield key, value
 
@@ -87,7 +88,7 @@ def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
         hint = f'; a pattern goes in quotes: {key}="..."' if set(text) & set("[]{}") else ""
         label = f"--set {change:.200}: {text[:80]!r} is not a YAML value{hint}"
         for name, value in single(key, parse_yaml(text, label)):
-            *path, last = name.split(".")
+            *path, last = _parts(raw, name)
             section = raw
             for part in path:
                 inner = section.get(part, {})
@@ -97,6 +98,18 @@ def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
                 section = section[part]
             section[last] = value
     return raw
+
+
+def _parts(raw: Any, key: str) -> Iterator[str]:  # noqa: ANN401  # any YAML value
+    """Yield the names of a dotted key; one that the settings have may hold a dot: t0.7."""
+    names = key.split(".")
+    while names:
+        known = raw if isinstance(raw, dict) else {}
+        joined = (n for n in range(len(names), 1, -1) if ".".join(names[:n]) in known)
+        count = next(joined, 1)
+        name = ".".join(names[:count]).replace(DOT, ".")
+        yield name
+        names, raw = names[count:], known.get(name)
 
 
 def flat(raw: dict[str, Any], prefix: str = "") -> dict[str, Any]:

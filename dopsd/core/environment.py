@@ -66,9 +66,13 @@ def name_user() -> None:
 def refuse_leftovers() -> None:
     """Refuse variables of a launcher that did not start this process, such as WORLD_SIZE alone.
 
+    Those of `accelerate launch` are dropped: dopsd sets all of them itself.
+
     Raises:
         DopsdError: if the number of processes and what tells them apart do not fit together.
     """
+    for name in [name for name in os.environ if name.startswith("ACCELERATE_")]:
+        del os.environ[name]
     found = {name: os.environ[name] for name in (*RANKED, *MPI) if os.environ.get(name)}
     fault = [
         f"{name}={value} is no number" for name, value in found.items() if not value.isdecimal()

@@ -60,28 +60,29 @@ def write_json(path: Path, value: object, is_shared: bool = False) -> None:
 def rewrite(path: Path, content: bytes) -> None:
     """Replace the content of a user's file; links to it, its mode and its owner stay.
 
-    It is replaced whole or not at all, but for a file with hard links or a mount of its own.
+    It is replaced whole or not at all, but for a file with hard links or a mount of its own, and a
+    device or pipe, which receives the content.
     """
-    target = path.resolve()
-    status = target.stat() if target.exists() else None
-    if status and status.st_nlink > 1:
-        target.write_bytes(content)
+    status = path.stat() if path.exists() else None
+    if status and (status.st_nlink > 1 or not stat.S_ISREG(status.st_mode)):
+        path.write_bytes(content)
         return
-    tmp = target.with_name(f".{target.name}.tmp")
-    tmp.unlink(missing_ok=True)
-    tmp.touch(0o600 if status else 0o666)
-    tmp.write_bytes(content)
-    if status:
-        with contextlib.suppress(PermissionError):
-            os.chown(tmp, status.st_uid, status.st_gid)
-        tmp.chmod(stat.S_IMODE(status.st_mode))
+    target = path.resolve()
+    tmp = own_name(target)
     try:
+        tmp.touch(0o600 if status else 0o666)
+        tmp.write_bytes(content)
+        if status:
+            with contextlib.suppress(PermissionError):
+                os.chown(tmp, status.st_uid, status.st_gid)
+            tmp.chmod(stat.S_IMODE(status.st_mode))
         tmp.rename(target)
     except OSError as error:
         if error.errno != errno.EBUSY:  # a container mounts the file alone
             raise
         target.write_bytes(content)
-        tmp.unlink()
+    finally:
+        tmp.unlink(missing_ok=True)
 
 
 def own_name(path: Path) -> Path:

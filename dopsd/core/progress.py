@@ -6,6 +6,7 @@ The state is also written to work/<stage>.json, for other processes to read.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import sys
@@ -33,23 +34,44 @@ def is_main_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk without space, as opposed to no reader
+CUT: dict[int, OSError] = {}  # by file descriptor: why a part of the output was dropped
+
+
 class LastingFile(io.FileIO):
     """An output stream that drops what it cannot write: no reader is left, or the disk is full."""
 
     def write(self, data: ReadableBuffer) -> int:
         """Write the bytes, and report them as written even if the write fails."""
-        with contextlib.suppress(OSError):
+        try:
             return super().write(data) or 0
+        except OSError as error:
+            if error.errno in FULL:
+                CUT[self.fileno()] = error
         return len(memoryview(data))
 
 
 def outlive_readers() -> None:
-    """Keep errors of standard output and standard error from ending this process."""
-    for name, number in (("stdout", 1), ("stderr", 2)):
-        with contextlib.suppress(OSError):  # closed from the start
+    """Keep errors of standard output and standard error from ending this process.
+
+    A stream that is closed from the start becomes the null device, and no file takes its number.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+        if number:
             binary = io.BufferedWriter(LastingFile(number, "w", closefd=False))
             stream = io.TextIOWrapper(binary, errors="backslashreplace", line_buffering=True)
             setattr(sys, name, stream)
+
+
+def refuse_cut_output() -> None:
+    """Raise the error of standard output, if the disk behind it was full."""
+    sys.stdout.flush()
+    if error := CUT.get(1):
+        raise OSError(error.errno, error.strerror, "standard output")
 
 
 def log(text: str) -> None:

@@ -41,9 +41,9 @@ def all_processes(timeout: int = LaunchConfig().timeout) -> Accelerator:
     Raises:
         DopsdError: if accelerate sees another number of processes, or two of them share a GPU.
     """
+    refuse_leftovers()  # before accelerate, which reads variables as it loads
     from accelerate import Accelerator, InitProcessGroupKwargs
 
-    refuse_leftovers()
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     waiting = InitProcessGroupKwargs(timeout=timedelta(seconds=timeout))
     with _telling(world_size - 1, timeout):

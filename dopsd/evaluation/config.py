@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dopsd.core.settings import LARGEST, Count, Name, Section, Share
+from dopsd.core.settings import LARGEST, Count, Distinct, Name, Section, Share
 from dopsd.rollout.config import EvalProtocol
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class VerifyTeacherConfig(Section):
     """Whether the base answers better when it sees part of its own answer (paper, Table 1)."""
 
-    tasks: list[str] = Field([])  # tasks for which `dvc repro` runs it too
+    tasks: Annotated[list[str], Distinct] = Field([])  # tasks for which `dvc repro` runs it too
     problems: Count = 500  # the first problems of the training split
     attempts: Count = 8  # k of pass@k
     temperature: Annotated[float, Field(ge=0)] = 1.0  # of sampled attempts

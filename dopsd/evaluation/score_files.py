@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
-from dopsd.core.files import own_name
+from dopsd.core.files import rewrite
 from dopsd.core.machine import package_version
 from dopsd.core.metrics import MetricSums
 from dopsd.core.statistics import bootstrap, wilson
@@ -157,6 +157,10 @@ def check_new(path: Path, files: Sequence[Path]) -> None:
         raise DopsdError(
             f"--verdicts {path}: expected a file name, found a folder", code=Code.ARGUMENT
         )
+    if path.is_file() and str(path.parent) in ("/dev", "/dev/fd", "/proc/self/fd"):
+        raise DopsdError(
+            f"--verdicts {path}: is a file under another name; name the file", code=Code.ARGUMENT
+        )
     if path.exists() and any(file.exists() and path.samefile(file) for file in files):
         raise DopsdError(
             f"--verdicts {path}: is one of the scored files; name another file",
@@ -167,21 +171,20 @@ def check_new(path: Path, files: Sequence[Path]) -> None:
 def write_verdicts(
     path: Path, generations: Sequence[Sequence[Generation]], scores: Sequence[Sequence[Score]]
 ) -> None:
-    """Write one JSON line for each generation, under a temporary name until all are written."""
+    """Write one JSON line for each generation: all or none, but to a device or pipe."""
+    lines = []
+    for file_generations, file_scores in zip(generations, scores, strict=True):
+        for g, v in zip(file_generations, file_scores, strict=True):
+            row = {
+                "file": g.file,
+                "row": g.row,
+                "question": g.problem.prompt,
+                "answer": v.answer,
+                "score": v.score,
+            }
+            lines.append(json.dumps(row | v.figures) + "\n")
     path.parent.mkdir(parents=True, exist_ok=True)
-    tmp = own_name(path)
-    with tmp.open("w", encoding="utf-8") as stream:
-        for file_generations, file_scores in zip(generations, scores, strict=True):
-            for g, v in zip(file_generations, file_scores, strict=True):
-                row = {
-                    "file": g.file,
-                    "row": g.row,
-                    "question": g.problem.prompt,
-                    "answer": v.answer,
-                    "score": v.score,
-                }
-                stream.write(json.dumps(row | v.figures) + "\n")
-    tmp.rename(path)
+    rewrite(path, "".join(lines).encode())
 
 
 EXPECTED = "an object with question, ground_truth and generation"

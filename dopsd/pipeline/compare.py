@@ -58,14 +58,14 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
             unknown(f"compare.baseline: {params.compare.baseline}", known), code=Code.UNKNOWN_NAME
         )
     check_replaceable(out)
-    runs = [_parse_run(params, name) for name in dict.fromkeys(names)] or _of_matrix(params)
+    runs = list(dict.fromkeys(_parse_run(params, name) for name in names)) or _of_matrix(params)
     check(runs)
     runs = [replace(run, variant=_variant(params, run)) for run in runs]
     tables, warnings = values(params, runs), between_runs(runs)
     settings = settings_by_task(params, runs)
     text = "".join(f"Warning: {warning}\n\n" for warning in warnings)
     text += markdown(tables, runs, params.compare.baseline, settings)
-    with fresh_folder(out) as tmp:
+    with fresh_folder(out.resolve()) as tmp:
         (tmp / "comparison.md").write_text(text, encoding="utf-8")
         notes = {
             "variants": {str(run): run.variant for run in runs if run.variant},

@@ -9,6 +9,7 @@ shard of the result. A checkpoint of all weights is exported without --merged.
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,7 @@ def export(
             " alone needs no export",
             code=Code.OPTIONS,
         )
-    if out.exists():
+    if os.path.lexists(out):
         raise DopsdError(
             f"--out {out}: already exists; name a new folder or remove this one",
             code=Code.OUTPUT_EXISTS,

@@ -46,7 +46,7 @@ def create(folder: Path, profile: str | None = None) -> None:
     for name in [name for name in os.environ if name.startswith("GIT_")]:
         del os.environ[name]  # another repository than that of the folder
     folder = folder.absolute()
-    with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent) as tmp:
+    with tempfile.TemporaryDirectory(prefix=f"{folder.name[:50]}.", dir=folder.parent) as tmp:
         project = Path(tmp) / "project"
         shutil.copytree(
             TEMPLATE,
@@ -54,6 +54,10 @@ def create(folder: Path, profile: str | None = None) -> None:
             copy_function=shutil.copyfile,
             ignore=shutil.ignore_patterns("__pycache__"),
         )
+        os.umask(umask := os.umask(0))
+        for path in (project, *project.rglob("*")):  # copytree copied the modes of the package's
+            if path.is_dir():
+                path.chmod(0o777 & ~umask)
         is_in_repository = _is_in_repository(folder)
         with contextlib.chdir(project):
             _fill(profile or EMBEDDED, is_in_repository)

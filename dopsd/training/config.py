@@ -68,9 +68,12 @@ class CheckpointsConfig(Section):
     def protocol_is_known(cls, remote: str | None) -> str | None:
         """Check that fsspec knows the protocol of the address."""
         protocol = remote.partition("://")[0] if remote and "://" in remote else "file"
-        if remote == "" or protocol != "file":
+        if remote is not None and (":" in remote or not remote):
             from fsspec import available_protocols
 
+            start, _, rest = remote.partition(":")
+            if start in available_protocols() and "://" not in remote:
+                raise ValueError(f"{remote!r}: did you mean {start}://{rest.lstrip('/')}?")
             if protocol not in available_protocols() or not remote:
                 raise ValueError(
                     f"{remote!r}: expected a folder, or an address such as s3://bucket/path"

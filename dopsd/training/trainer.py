@@ -25,7 +25,7 @@ from dopsd.rollout.prompts import PromptSet
 from dopsd.tasks.registry import load_task
 from dopsd.training.collapse import detector_of, look_for_collapse
 from dopsd.training.grad_accumulation import MicroBatches
-from dopsd.training.optim import adamw, optimizer_step, restore_moments, with_warmup
+from dopsd.training.optim import adamw, optimizer_step, restore_moments, warmup_notes, with_warmup
 from dopsd.training.prompt_sampler import PromptSampler
 from dopsd.training.run_settings import MEMORY
 from dopsd.training.start import start_folder
@@ -57,6 +57,8 @@ class Trainer:
         self.problems = self.task.load("train")
         each = run.algorithm.updates_of_collect
         self.settings = train = with_warmup(train, len(self.problems), each)
+        for line in warmup_notes(run, train):
+            log(f"train: warning: {line}")
         self.order = PromptSampler(self.problems, train.prompts_per_collect, seed, accelerator)
         shard = run.launch.shard and accelerator.num_processes > 1
         if fault := run.reason_against_sampling or (shard and run.reason_against_shards):

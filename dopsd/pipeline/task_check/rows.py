@@ -72,15 +72,26 @@ def check_splits(task: CustomTask, rows: list[Located], findings: Findings) -> N
         *(f"{split}: {len(problems)} problems" for split, problems in task.build().items())
     )
     first: dict[str, Located] = {}
-    repeated = []
+    repeated, others = [], []
     for row in sorted(rows, key=lambda row: ("test", "validation", "train").index(row.split)):
         same = first.setdefault(task.identity(row.problem), row)
         if same is not row:
             repeated.append(
                 f"{row.split} {row.place} has the question of {same.split} {same.place}"
             )
+            answer, first_answer = row.problem.answer, same.problem.answer
+            if answer != first_answer and task.score(same.problem, answer) != 1.0:
+                others.append(
+                    f"{row.place}: {answer[:40]!r}, but {same.place}: {first_answer[:40]!r}"
+                )
     findings.add(f"{len(repeated)} of {len(rows)} rows repeat a question")
     findings.examples(repeated)
+    if others:
+        findings.add(
+            f"{len(others)} of {len(repeated)} repeated rows have another answer, and only the"
+            " first row of a question is kept"
+        )
+        findings.examples(others)
 
 
 NO_ANSWER = "no answer"

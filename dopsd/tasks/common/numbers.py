@@ -6,11 +6,20 @@ The decimal mark is a setting and never guessed: the other mark may only group t
 from __future__ import annotations
 
 import re
+import unicodedata
 from decimal import Decimal
 from functools import cache
 
+import regex
+
 THIN = "\u2009"  # groups thousands, as no-break spaces and LaTeX's \, do
-SIGNS = str.maketrans({"\u2212": "-", "\u2013": "-", "\u00a0": THIN, "\u202f": THIN})
+UNSEEN = regex.compile(r"(?![\u2061-\u2064\U000e0000-\U000e007f])\p{Cf}")  # zero-width space, ...
+WIDE_COMMA = re.compile(r"(?<=[０-９])，(?=[０-９])|(?<=\d)，(?=\d{3}(?!\d))")
+# forms of ASCII: small, full-width but for the comma of Chinese texts, and mathematical ones
+FORMS = ((0xFE52, 0xFE6C), (0xFF01, 0xFF0C), (0xFF0D, 0xFFEF), (0x1D400, 0x1D800))
+SIGNS = {c: unicodedata.normalize("NFKC", chr(c)) for form in FORMS for c in range(*form)}
+SIGNS |= dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212\u02d7\u2796"), "-")
+SIGNS |= dict.fromkeys(map(ord, "\u00a0\u202f"), THIN)
 LATEX = (  # a comma in a number, signs, and what separates groups of digits
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"\\([$%])"), r"\1"),
@@ -19,6 +28,8 @@ LATEX = (  # a comma in a number, signs, and what separates groups of digits
         re.compile(r"(?<![\w.,])(?:\d{1,3}(?: \d{3})+|\d+(?: 000)+)(?!\w)"),
         lambda found: found[0].replace(" ", "_"),
     ),
+    (re.compile(r"\\(?:text\w*|mathrm|mbox)\{([^{}]*)\}"), r" \1 "),
+    (re.compile(r"\\(?:lor|vee)(?![a-z])"), " or "),
 )
 LETTER = r"A-Za-z0-9_\u00b2\u00b3\u00b9\u00bc-\u00be\u0370-\u03ff\u2070-\u209f\u2150-\u215f"
 WORD = re.compile(  # a number with its sign, or what looks like one
@@ -26,17 +37,20 @@ WORD = re.compile(  # a number with its sign, or what looks like one
     r"|(?<=\d[eE])[-+](?=\d))+)"
 )
 COMMAND = r"\\(?:times|cdot|div|pm|mp|ast|over|b?mod|sqrt|[cdt]?frac|[dt]?binom|pi)(?![a-z])"
-OPERATOR = r"[/×·÷⋅∙±√∕⁄]"
+OPERATOR = r"[/×·÷⋅∙±√∕⁄\u2061-\u2064]"
+OR = r"[$*)}\]]{0,3},?(?:\s+(?i:or)\s+|\s*或\s*)[$*({\[]{0,3}"
+SCALE = r"(?:(?i:hundred|thousand|million|billion|trillion|dozen|lakh|crore)|[百千]?[万萬亿億])"
+SUM = r"(?i:plus|minus|times|divided by)"  # between numbers
 BEFORE = re.compile(  # ... and what makes it a part of an expression: 1/2, 2^5, 3 * 4, 5 - 3
     rf"(?:{OPERATOR}[ ]?|\^[ ]?\{{?|_\{{|[\w)\]}}]\*\*?|[\w)\]}}][ ]+\*\*?[ ]+|[-+]\s+|[—―]|\d:"
-    rf"|\d[ ]:[ ]|\}}\{{|{COMMAND}\s*\{{?|\\sqrt\[|\][ ]?\{{|[0-9)]\(|\d,?\s+or\s+|\d[ ]?[xX][ ]"
-    r"|[.,])\Z"
+    rf"|\d[ ]:[ ]|\}}\{{|{COMMAND}\s*\{{?|\\sqrt\[|\][ ]?\{{|[0-9)]\(|\d{OR}|\d[ ]?[xX][ ]"
+    rf"|(?i:\b(?:minus|negative))[\s*_({{]{{1,6}}|[负負]|\d\s+{SUM}\s+|{SCALE}\s+(?i:and\s+)?|[\d.,])\Z"
 )
 AFTER = re.compile(
     rf"[ ]?\^(?!\{{?\\circ)|[ ]?/[ ]?(?:[\d({{\\]|[A-Za-z]\b)|[ ]?(?!/){OPERATOR}|\*\*?[\w(\\]"
     r"|[ ]+\*\*?[ ]+[\w(\\]|[-+](?:[\d({\\$.]|[A-Za-z]\b)|[ ]+[-+][ ]+(?:[\d({\\$.]|[A-Za-z]\b)"
-    rf"|:\d|[ ]:[ ]\d|\s?{COMMAND}|\(-?\d|,?\s+or\s+[-+$]?\d|[ ]?[xX][ ]?\d"
-    r"|[—―]\d|[ ]\d+[/⁄]\d|[ ][\u00bc-\u00be\u2150-\u215f]"
+    rf"|:\d|[ ]:[ ]\d|\s?{COMMAND}|\(-?\d|{OR}[-+$]?\d|[ ]?[xX][ ]?\d|\s+{SUM}\s+[-+$(]?\d|\d"
+    rf"|[—―]\d|[ ]\d+[/⁄]\d|[ ][\u00bc-\u00be\u2150-\u215f]|[ {THIN}-]{{0,3}}{SCALE}"
 )
 OPERAND = re.compile(r"[\w)\]}%]\Z")  # a sign after it is an operator
 NEAR = 24  # characters around a number that are looked at
@@ -44,8 +58,8 @@ LONGEST = 60  # characters of a number; a longer run of digits is noise
 
 
 def plain(text: str) -> str:
-    """Return a text with one form of each sign, and without LaTeX in its numbers."""
-    text = text.translate(SIGNS)
+    """Return a text with one form of each digit and sign, and without LaTeX in its numbers."""
+    text = WIDE_COMMA.sub(",", UNSEEN.sub("", text)).translate(SIGNS)
     for pattern, replacement in LATEX:
         text = pattern.sub(replacement, text)
     return text

@@ -109,6 +109,11 @@ def read_file(path: Path, key: str) -> Iterator[Row]:
     Raises:
         DopsdError: if the file is missing, of another type, or damaged.
     """
+    if path.is_dir():
+        raise DopsdError(
+            f"{key}: {path}: is a folder; name one file, and merge parts into one",
+            code=Code.SOURCE_FORMAT,
+        )
     if not path.is_file():
         raise DopsdError(
             f"{key}: {path}: no such file; add the file, or name another file or a hub dataset",

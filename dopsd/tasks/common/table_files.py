@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from contextlib import ExitStack
 from decimal import Decimal
 from itertools import chain
 from math import isfinite
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from dopsd.tasks.common.json_files import Cells, Numbered
 
+LONGEST_CELL = 2**31 - 1  # characters of a cell in a .csv file of rows; elsewhere 131072
 SEPARATORS = ",;\t"  # of columns in a .csv file; spreadsheets choose by language
 
 
@@ -29,11 +31,18 @@ def _fault(place: str, message: str) -> DopsdError:
 
 def csv_file(path: Path) -> Iterator[Numbered]:
     """Yield the rows as text, so that leading zeros stay; a row's number is its first line's."""
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        first = stream.readline()
+    with path.open(encoding="utf-8-sig", newline="") as stream, ExitStack() as stack:
+        stack.callback(csv.field_size_limit, csv.field_size_limit(LONGEST_CELL))
+        header_lines = [first := stream.readline()]
+        quotes = first.count('"')
+        while quotes % 2 and (line := stream.readline()):  # a line break in a column's name
+            header_lines.append(line)
+            quotes += line.count('"')
         if first.strip('"').lower().startswith("sep="):
             raise _fault(f"{path}:1", f"{first.strip()!r:.20} is Excel's, and no header; remove it")
-        records = _records(csv.reader(chain([first], stream), _dialect(first)), path)
+        records = _records(
+            csv.reader(chain(header_lines, stream), _dialect("".join(header_lines))), path
+        )
         _, header = next(records, (1, []))
         if not header:
             raise _fault(f"{path}:1", "expected a header that names the columns")
@@ -126,6 +135,8 @@ def _exact(value: Any, kind: Any) -> Any:  # noqa: ANN401  # any value, and its 
         return Figure(format(Decimal(str(number)), "f")) if isfinite(value) else value
     if isinstance(value, dict):
         return {field.name: _exact(value[field.name], field.type) for field in kind}
+    if isinstance(value, list) and hasattr(kind, "key_type"):  # a map
+        return [[_exact(k, kind.key_type), _exact(v, kind.item_type)] for k, v in value]
     if isinstance(value, list) and inner is not kind:
         return [_exact(item, inner) for item in value]
     return value

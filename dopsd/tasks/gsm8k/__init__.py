@@ -1,3 +1,3 @@
 """GSM8K: grade-school mathematics."""
 
-RECIPE = 2  # strict scoring takes no part of an expression for the number
+RECIPE = 3  # strict scoring takes no part of an expression, nor 5 of `5 million`, for the number

@@ -4,6 +4,7 @@ loads.
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,13 @@ def test_the_shipped_params_are_valid_and_state_every_setting():
             "blanks",
         ),
         ({"matrix__seeds": []}, "matrix.seeds"),
+        ({"matrix__seeds": [1, 0, 1]}, "matrix.seeds: 1 is there twice; remove one"),
+        ({"matrix__tasks": ["sudoku"] * 2}, "matrix.tasks: sudoku is there twice"),
+        ({"matrix__methods": ["rft"] * 2}, "matrix.methods: rft is there twice"),
+        ({"ablate__seeds": [0, 0]}, "ablate.seeds: 0 is there twice"),
+        ({"ablate__run": ["default"] * 2}, "ablate.run: default is there twice"),
+        ({"checkpoints__remote": "s3:/bucket/x"}, "did you mean s3://bucket/x?"),
+        ({"checkpoints__remote": "s3:bucket"}, "did you mean s3://bucket?"),
         (
             {"matrix__methods": ["ppo"]},
             "matrix: methods: ppo: unknown; there is ar_opsd, d3llm, d_opsd, diffu_grpo",
@@ -129,6 +137,46 @@ def test_a_fault_is_one_line_with_its_key(tmp_path, monkeypatch, capsys, changes
     err = capsys.readouterr().err
     assert said in err and "params.yaml" in err
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            "printf '<<<<<<< HEAD\na: 1\n=======\na: 2\n>>>>>>> x\n' > params.yaml",
+            "marks of a conflict",
+        ),
+        ("mkfifo params.yaml", "params.yaml: is no regular file"),
+        ("ln -s nowhere runs", "Not a directory: runs"),
+        ("touch reports", "Not a directory: reports"),
+        ("mkdir runs; touch runs/sudoku", "Not a directory: runs/sudoku"),
+    ],
+)
+def test_what_stands_in_the_way_is_named_before_any_work(tmp_path, monkeypatch, capsys, make, said):
+    monkeypatch.chdir(tmp_path)
+    write_params()
+    if "params.yaml" in make:
+        Path("params.yaml").unlink()
+    subprocess.run(make, shell=True, check=True)
+    assert main(["train"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_name_with_a_dot_can_be_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_params()
+    greedy = load_params().evaluate.protocols["greedy"].model_dump_json()
+    assert main(["params", "--set", f"evaluate.protocols={{t0.7: {greedy}}}"]) == 0
+    assert main(["params", "--set", "evaluate.protocols.t0.7.steps=10"]) == 0
+    assert load_params().evaluate.protocols["t0.7"].steps == 10
+
+
+def test_check_misses_no_base_that_pretraining_does_not_make(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_params(model__path="~/base", pretrain__tasks=["sudoku"])
+    assert main(["check"]) == 2
+    said = "model.path: ~/base/config.json: no such file; write the whole path, ~ is the shell's"
+    assert said in capsys.readouterr().err
 
 
 def test_a_method_that_does_not_run_may_contradict_the_sampling(tmp_path, monkeypatch):

@@ -168,6 +168,22 @@ def test_stages_refuse_a_number_of_processes_that_were_not_started(
     assert "dopsd: WORLD_SIZE is 2, but RANK," in capsys.readouterr().err
 
 
+def test_settings_of_accelerate_in_the_environment_do_not_count(monkeypatch):
+    from dopsd.distributed.accelerate_group import all_processes
+
+    for name in ("USE_CPU", "USE_DEEPSPEED", "USE_MEGATRON_LM", "MIXED_PRECISION"):
+        monkeypatch.setenv(f"ACCELERATE_{name}", "maybe")
+    assert all_processes().mixed_precision == "no"
+
+
+def test_python_without_docstrings_is_refused_in_one_line():
+    env = os.environ | {"PYTHONOPTIMIZE": "2"}
+    words = [sys.executable, "-m", "dopsd", "check"]
+    ran = subprocess.run(words, env=env, check=False, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+    assert "PYTHONOPTIMIZE" in ran.stderr and "(D110)" in ran.stderr
+
+
 def test_a_process_says_for_whom_it_waits(monkeypatch, capsys):
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)

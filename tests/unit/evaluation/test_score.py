@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -101,6 +102,41 @@ def test_verdicts_are_a_line_a_generation_and_leave_no_half_file():
     scores = {"score": 1.0, "published": 1.0, "strict": 0.0}
     assert lines[1] == {"file": "a.jsonl", "row": 2, "question": "2 + 2?", "answer": "4"} | scores
     assert [path.name for path in Path("out").iterdir()] == ["v.jsonl"]
+
+
+def test_verdicts_go_to_a_pipe_through_a_link_and_leave_nothing_on_a_full_disk(capsys):
+    words = ["score", "--task", "gsm8k", write("a.jsonl", RIGHT), "--verdicts"]
+    os.mkfifo("pipe")
+    reader = os.open("pipe", os.O_RDWR | os.O_NONBLOCK)
+    assert main([*words, "pipe"]) == 0 and Path("pipe").is_fifo()
+    assert json.loads(os.read(reader, 1000))["row"] == 1
+    os.close(reader)
+    Path("link").symlink_to("target")
+    assert main([*words, "link"]) == 0
+    assert Path("link").is_symlink() and json.loads(Path("target").read_text())["row"] == 1
+    assert main([*words, "/dev/full"]) == 75 and "D705" in capsys.readouterr().err
+    code = "import resource, sys; from dopsd.cli.main import main; resource.setrlimit(resource."
+    code += "RLIMIT_FSIZE, (20, 20)); sys.exit(main(sys.argv[1:]))"
+    ran = subprocess.run([sys.executable, "-c", code, *words, "v"], check=False, stderr=-1)
+    assert ran.returncode == 75 and b"D705" in ran.stderr and not [*Path.cwd().glob("*v*")]
+
+
+@pytest.mark.parametrize(
+    ("words", "output", "status"),
+    [
+        ("score --task gsm8k --json a.jsonl", "/dev/full", 75),
+        ("score --task gsm8k a.jsonl", "/dev/full", 75),
+        ("init p", "/dev/full", 0),  # its result is a folder
+        ("score --task gsm8k --json a.jsonl", "&-", 0),
+        ("score --task gsm8k --verdicts /dev/stdout a.jsonl", "out", 2),  # both would write it
+    ],
+)
+def test_an_output_that_is_cut_is_no_success(words: str, output: str, status: int):
+    write("a.jsonl", RIGHT)
+    command = f"{sys.executable} -m dopsd {words} >{output}"
+    ran = subprocess.run(command, shell=True, check=False, capture_output=True, text=True)
+    assert ran.returncode == status, ran.stderr
+    assert ("D705" in ran.stderr) == (status == 75) and "Traceback" not in ran.stderr
 
 
 def test_two_processes_write_verdicts_to_one_file(monkeypatch: pytest.MonkeyPatch):

@@ -163,7 +163,12 @@ def test_costs_are_summed_to_each_checkpoint(folder):
 def test_the_command_writes_table_and_figure_and_names_what_is_not_there(folder, capsys):
     Path("params.yaml").write_text(json.dumps(folder.model_dump()))
     finished("d_opsd", 0, {"a": 1.0, "b": 0.5})
-    assert main(["compare"]) == 0
+    compare.OUT.parent.mkdir()
+    compare.OUT.symlink_to("../elsewhere")
+    for words in ([], ["sudoku/d_opsd/0", "sudoku/d_opsd/00"]):  # again, and one run twice
+        assert main(["compare", *words]) == 0
+        assert capsys.readouterr().out.count("| sudoku/d_opsd/0 |") == 1
+    assert compare.OUT.is_symlink()
     assert sorted(path.name for path in compare.OUT.iterdir()) == [
         "accuracy.png",
         "comparison.html",
@@ -172,7 +177,7 @@ def test_the_command_writes_table_and_figure_and_names_what_is_not_there(folder,
     ]
     before = (compare.OUT / "comparison.md").read_bytes()
     wrong = {
-        "sudoku/rft/0": "dopsd test",
+        "sudoku/rft/0": "rft/0/train.json: no such file",
         "sudoku": "task/method/seed",
         "chess/rft/0": "chess: unknown; there is",
     }

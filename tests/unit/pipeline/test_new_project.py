@@ -85,6 +85,8 @@ def test_a_clone_has_the_bytes_whatever_git_does_with_line_ends(autocrlf, monkey
     [
         (["full"], "init: full: exists and is not an empty folder; name a new one"),
         (["full/file"], "init: full/file: exists and is not an empty folder; name a new one"),
+        ([""], "init: expected the name of a folder, found ''"),
+        (["x" * 300], "File name too long: " + "x" * 300),
         (["."], "init: .: exists and is not an empty folder; name a new one"),
         (["dangling"], "init: dangling: exists and is not an empty folder; name a new one"),
         (["none/mine"], "init: none: no such folder; make it first"),
@@ -99,6 +101,18 @@ def test_bad_input_is_one_line_and_leaves_nothing(words, message, capsys):
     said = capsys.readouterr().err
     assert message in said and len(said.splitlines()) == 1
     assert sorted(p.name for p in Path().rglob("*")) == ["dangling", "file", "full"]
+
+
+def test_folders_have_the_mode_of_the_umask_and_odd_names_work(capsys):
+    name = "-" + "d" * 249
+    before = os.umask(0o027)
+    try:
+        assert main(["init", "--", name]) == 0
+    finally:
+        os.umask(before)
+    folders = [Path(name), *(path for path in Path(name).rglob("*") if path.is_dir())]
+    assert {oct(f.stat().st_mode & 0o777) for f in folders if ".git" not in f.parts} == {"0o750"}
+    assert f"  cd ./{name}\n" in capsys.readouterr().out
 
 
 def test_without_git_nothing_is_written(monkeypatch, capsys):

@@ -253,7 +253,7 @@ def test_a_good_task_is_ready(project: Path, capsys):
 
 
 def test_check_names_repeated_questions_and_the_scores_of_a_file(project: Path, capsys):
-    begin(project, rows="a,1\nb,2\nc,3\n A ,1\nd,4\ne,5\n")
+    begin(project, rows="a,1\nb,2\nc,3\n A ,1\nd,4\ne,5\nB,7\nc,3.0\n")
     rows = [(1, "<answer>1.0</answer>", "true"), ("1", 1, "true"), (2.0, "none", "false")]
     lines = [dict(zip(("answer", "generation", "correct"), row, strict=True)) for row in rows]
     (project / "given.jsonl").write_text("\n".join(map(json.dumps, lines)))
@@ -261,6 +261,9 @@ def test_check_names_repeated_questions_and_the_scores_of_a_file(project: Path, 
     captured = capsys.readouterr()
     places = [f"data/external/rows.csv:{n}" for n in (5, 2)]
     assert f"train {places[0]} has the question of train {places[1]}" in captured.out
+    said = "1 of 3 repeated rows have another answer, and only the first row of a question is kept"
+    contradiction = "data/external/rows.csv:8: '7', but data/external/rows.csv:3: '2'"
+    assert f"  {said}\n  {contradiction}\n" in captured.out
     assert "given.jsonl:2: 0, answer: 'none'; expected full marks" in captured.out
     assert "given.jsonl:3: 0, answer: 'none'" in captured.out
     assert "sums: cannot be trained: 1 answers of given.jsonl" in captured.err

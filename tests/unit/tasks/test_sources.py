@@ -58,6 +58,10 @@ def test_marks_in_the_quotes_of_a_header_do_not_separate(tmp_path: Path):
     path = tmp_path / "a.csv"
     path.write_text('"a, b, or c";d\n1;2\n')
     assert values(path) == [{"a, b, or c": "1", "d": "2"}]
+    path.write_text(f'"a, b\nor, c, d";e\n1;2\n3;{"x" * 200_000}\n')
+    first, second = read_rows(Source(path=str(path)), KEY)
+    assert (first.values, first.number) == ({"a, b\nor, c, d": "1", "e": "2"}, 3)
+    assert (len(second.values["e"]), second.number) == (200_000, 4)
 
 
 def test_json_lines_and_parquet_give_the_same_rows(tmp_path: Path):
@@ -140,6 +144,22 @@ def test_a_malformed_file_is_named_by_place(
     with pytest.raises(DopsdError, match=expected) as caught:
         values(tmp_path / name)
     assert "\n" not in str(caught.value)
+
+
+def test_a_map_of_parquet_keeps_the_digits_of_its_type(tmp_path: Path):
+    import pyarrow
+    from pyarrow import parquet
+
+    kind = pyarrow.map_(pyarrow.string(), pyarrow.float32())
+    table = pyarrow.table({"m": pyarrow.array([[("a", 0.1)]], kind)})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert as_text(values(tmp_path / "a.parquet")[0]["m"]) == '[["a", 0.1]]'
+
+
+def test_a_folder_of_parts_is_no_missing_file(tmp_path: Path):
+    (tmp_path / "a.parquet").mkdir()
+    with pytest.raises(DopsdError, match=r"a\.parquet: is a folder; name one file, and merge"):
+        values(tmp_path / "a.parquet")
 
 
 def test_a_missing_file_is_reported_as_one(tmp_path: Path):

@@ -54,6 +54,9 @@ def score(gold: str, answer: str, **section: object) -> float:
         ("6:30", "630", {"ignore_punctuation": True}, 0),
         ("-5", '"(-5)."', {"ignore_punctuation": True}, 1),
         ("covid-19, 5", "Covid19 (5)", {"ignore_punctuation": True, "ignore_case": True}, 1),
+        ("\u200bNew\u00ad York\ufeff", "New York", {}, 1),  # characters that nobody sees
+        ("New York", "New\u200b York", {"unicode": "keep"}, 0),
+        ("\U0001f3f4\U000e0067\U000e007f", "\U0001f3f4", {}, 0),  # the tags of a flag count
     ],
 )
 def test_exact_compares_after_its_switches(gold, answer, switches, wanted):
@@ -116,6 +119,25 @@ def test_number_compares_values(gold, answer, switches, wanted):
         *((r"90^\circ", "90"), ("x = 5", "5"), ("x=-5", "-5"), ("Answer: 5", "5"), ("(5)", "5")),
         *(("3 + 4 = 7", "7"), ("3/4 of 8 is 6", "6"), ("$5/hour", "5"), ("a 5-day trip", "5")),
         *(("\u7b54\u6848\u662f5\u3002", "5"), ("5 apples, 3 pears", "3"), ("5!", "5")),
+        *((f"{sign}5", "-5") for sign in "\uff0d\ufe63\u2010\u2011\u2012\u02d7\u2796"),
+        *(
+            ("\uff14\uff12", "42"),
+            ("\U0001d7d2\U0001d7d0", "42"),
+            ("\uff0d\uff11\uff0e\uff15", "-1.5"),
+        ),
+        *(
+            ("\uff11\uff0c\uff10\uff10\uff10", "1000"),
+            ("\uff08\uff15\uff09", "5"),
+            ("5\uff0c3\u4e2a", "3"),
+        ),
+        *(("4\u200b2", "42"), ("2\u20623", None), ("5\u0664", None), ("\u06645", None)),
+        *((f"5 {word}", None) for word in ("million", "Thousand", "dozen", "crore", "\u4ebf")),
+        *(("5-million", None), (r"5\text{ million}", None), ("a thousand and 5", None)),
+        *(("minus 5", None), ("Negative **5**", None), ("8 minus 5", None), ("8 plus 5", None)),
+        *(("minus $5", None), ("\u8d1f5", None), ("5 times a day", "5"), ("5 millimetres", "5")),
+        *((r"4 \text{ or } 7", None), (r"4\text{or}7", None), ("$4$ or $7$", None)),
+        *(("**4** or **7**", None), ("4 OR 7", None), ("4\u62167", None), (r"4 \lor 7", None)),
+        *((r"5\text{km}", "5"), (r"$5\text{ km}$", "5"), (r"x_{\text{max}} = 5", "5")),
     ],
 )
 def test_a_part_of_an_expression_is_no_number(answer, value):
@@ -175,6 +197,32 @@ def test_a_decimal_comma_is_a_setting_and_holds_for_both_sides():
         ("(C), and I am sure", "C"),
         ("E", None),
         ("Because", None),
+        ("\u7b54\u6848\u662fB", "B"),  # Chinese: the answer is B
+        ("\u9009b", None),
+        ("\u9009B\uff0c\u56e0\u4e3aC\u9519\u8bef", "B"),  # choose B, since C is wrong
+        ("\u7b54\u6848\uff1a\uff08\uff22\uff09", "B"),
+        ("\u7b54\u6848\u4e0d\u662fB", None),  # the answer is not B
+        ("\u4e0d\u9009A\uff0c\u9009B", "B"),  # not A, choose B
+        ("\u9009B\u4e0d\u9009A", "B"),
+        ("\u7b54\u6848\u662f\u2018B\u2019", "B"),
+        ("A\u6216B", None),  # A or B
+        ("\u7b54\u3048\u306fB\u3067\u3059", "B"),  # Japanese
+        ("B\u3067\u306f\u306a\u3044", None),  # is not B
+        ("\ub2f5\uc740 B\uc785\ub2c8\ub2e4", "B"),  # Korean
+        ("\uff22", "B"),
+        ("\u24b7", "B"),
+        ("'b'", "B"),
+        ("\u2018B\u2019", "B"),
+        ("\u201cb\u201d", "B"),
+        ("_B_", "B"),
+        ("`B`", "B"),
+        ("The answer is 'B'.", "B"),
+        ("'A' is tempting, but I take 'B'", "B"),
+        ("'A' and 'B'", None),
+        ("snake_B_case", None),
+        ("B's", None),
+        ("C\u00d4TE", None),
+        ("20 \u2103", None),
         ("", None),
     ],
 )

@@ -133,3 +133,18 @@ def test_two_steps_of_adamw_by_hand():
         moved.append(weights.tolist())
     assert moved[0] == pytest.approx([1 * 0.999 - 0.01, -2 * 0.999 - 0.01])  # 0.989, -2.008
     assert moved[1] == pytest.approx([0.989 * 0.999 - 0.01, -2.008 * 0.999 - 0.01])
+
+
+@pytest.mark.parametrize(
+    ("train", "own", "said"),
+    [
+        ({"updates": 4, "warmup_updates": 3}, None, []),
+        ({"updates": 4, "warmup_updates": 100}, None, ["the warm-up takes 100 updates"]),
+        ({"warmup_ratio": 0.1}, 15, ["train.warmup_ratio overrides method.x.train.warmup_updates"]),
+    ],
+)
+def test_a_warm_up_that_nobody_can_want_is_named(train, own, said):
+    method = SimpleNamespace(train=SimpleNamespace(warmup_updates=own, warmup_ratio=None))
+    run = SimpleNamespace(algorithm=method, kind="x")
+    lines = optim.warmup_notes(run, TrainConfig(**train))
+    assert [line[: len(text)] for line, text in zip(lines, said, strict=True)] == said

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import regex
 
-from dopsd.tasks.common.numbers import numbers, only_number
+from dopsd.tasks.common.numbers import UNSEEN, numbers, only_number
 from dopsd.tasks.custom.answers import matches
 from dopsd.tasks.custom.verifiers.config import ANSWER
 
@@ -30,8 +30,11 @@ RAISED = ("<super>", "<sub>", "<fraction>")  # characters that NFKC would make d
 
 
 def folded(text: str) -> str:
-    """Return a text in NFKC, but for raised and lowered characters and fractions."""
-    runs = groupby(text, lambda c: unicodedata.decomposition(c).startswith(RAISED))
+    """Return a text in NFKC, but for raised and lowered characters and fractions.
+
+    Characters that nobody sees, such as zero-width spaces and soft hyphens, are dropped.
+    """
+    runs = groupby(UNSEEN.sub("", text), lambda c: unicodedata.decomposition(c).startswith(RAISED))
     return "".join(
         "".join(run) if is_raised else unicodedata.normalize("NFKC", "".join(run))
         for is_raised, run in runs
@@ -63,13 +66,20 @@ class Exact:
         return float(self.normal(answer) == self.normal(problem.answer))
 
 
+# a letter may stand beside Chinese, Japanese and Korean, which separate no words; WRONG denies it
+CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+BEGIN, END = rf"(?<!['°])(?<![^\W{CJK}])", rf"(?!')(?![^\W{CJK}])"
+WRONG = "(?:不(?:[对對是]|正[确確]|可能|符合)|错|錯|ではな|では?あり|じゃな|아니|아닙|틀)"
+
+
 class Choice:
     """Right if the answer names the same letter."""
 
     def __init__(self, config: ChoiceConfig) -> None:
         self.letters = config.letters
         letters = f"[{config.letters}{config.letters.lower()}]"
-        one = rf"[(\[*]{{0,4}}{letters}[)\].:*]{{0,4}}(?![\w'])"  # bounded: `((((` takes no time
+        self.quoted = re.compile(rf"(?<![^\W{CJK}])[\"'_`“]({letters})[\"'_`”](?![^\W{CJK}])")
+        one = rf"[(\[*]{{0,4}}{letters}[)\].:*]{{0,4}}{END}"  # bounded: `((((` takes no time
         second = rf"[)\].:*]*\s*(?:[,/&]|\b(?:or|and)\b)\s*{one}(?!\s+[a-z])"  # `B or C`
         article = rf"(?!\s+(?!(?:or|and)\s+{one})[a-z])"  # `A dog`, but not `A or B`
         upper = rf"(?:[{config.letters}](?<![AI])|[{config.letters}]{article})"
@@ -77,7 +87,8 @@ class Choice:
             r"(?i:(?:\b(?:not|cannot|never|nor|neither|except|than|instead of)|n't)\s+(?:be\s+)?"
             r"(?:(?:think|believe)\s+(?:that\s+)?(?:it|this|the (?:correct )?answer)(?: is|'s)\s+)?"
             rf"(?:(?:the\s+)?(?:option|answer|choice|letter)\s+)?){one}(?!\s+[a-z]+\s+[a-z])"
-            rf"|(?<![\w']){one}\s+(?i:is|was)(?i:n't|\s+(?:not|never|wrong|incorrect|false)\b)"
+            rf"|{BEGIN}{one}\s+(?i:is|was)(?i:n't|\s+(?:not|never|wrong|incorrect|false)\b)"
+            rf"|[不非没除][会能应該该]?[是选選对了]?\s*{one}|{BEGIN}{one}\s*(?:选项|選項)?[是が가이은는]?\s*{WRONG}"
         )
         self.patterns = [
             re.compile(rf"\s*[(\[*]*({letters})[)\].:*]*\s*"),  # the letter alone
@@ -89,11 +100,12 @@ class Choice:
         ]
         self.searches = [
             re.compile(
-                rf"\b(?i:answer)(?: is)?\s*(?::\s*)?[(\[*]*({letters})(?![\w'])(?!\s+[a-z])"
+                r"(?:\b(?i:answer)|答案|答え|정답|답)(?: is|[是为為选選は은는])?\s*(?::\s*)?"
+                rf"[(\[*]*({letters}){END}(?!\s+[a-z])"
                 rf"(?!{second})"
             ),
             re.compile(rf"[(\[]({letters})[)\]]"),
-            re.compile(rf"(?<![\w'])({upper})(?![\w'])"),
+            re.compile(rf"{BEGIN}({upper}){END}"),
         ]
 
     def letter(self, text: str) -> str | None:
@@ -104,7 +116,8 @@ class Choice:
         letter after `answer`; one in brackets; an upper-case letter that stands alone. A rule by
         which the text names two letters gives none.
         """
-        text = self.denied.sub(" ", text.replace("\u2019", "'"))
+        text = folded(text).replace("\u2018", "'").replace("\u2019", "'")
+        text = self.denied.sub(" ", self.quoted.sub(r" \1 ", text))
         for pattern in self.patterns:
             if match := pattern.fullmatch(text):
                 return match[1].upper()
