@@ -17,6 +17,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.constructor import SafeConstructor
 
 from dopsd.config.params import Params
+from dopsd.config.profiles.layers import completed
 from dopsd.config.suggestions import nearest
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, is_unicode
@@ -219,7 +220,7 @@ def checked(raw: object, path: Path | str) -> Params:
         DopsdError: with one line for each of the first errors, and the number of the others.
     """
     try:
-        return Params.model_validate(_with_new_names(raw, path))
+        return Params.model_validate(completed(_with_new_names(raw, path)))
     except ValidationError as error:
         raise as_lines(error, path, raw) from error
 

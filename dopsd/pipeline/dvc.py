@@ -18,7 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dopsd.config import params_file
 from dopsd.config.loading import load_params
+from dopsd.config.profiles import HARDWARE, PRESET
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import require
@@ -28,7 +30,7 @@ from dopsd.core.paths import BASES
 from dopsd.core.progress import log
 from dopsd.pipeline.dvc_files import keep_lockfile, set_aside_damaged_results
 from dopsd.pipeline.patient_dvc import PARENT
-from dopsd.pipeline.recipes import FILE, write_recipes
+from dopsd.pipeline.recipes import FILE, PARAMS, write_recipes
 from dopsd.pipeline.writer_lock import WriterLock, forget
 from dopsd.training.start import STARTS, remove_dead_links
 
@@ -53,6 +55,14 @@ def _params() -> Params | None:
     return None
 
 
+def _add_sections() -> None:
+    """Add the sections that the matrix needs to params.yaml, without which DVC would stop."""
+    with suppress(DopsdError):
+        if params_file.missing(load_params()):
+            for line in params_file.params(None, PRESET, HARDWARE, [], PARAMS):
+                log(f"{PARAMS}: {line}")
+
+
 class Writing:
     """Run DVC in a process group of its own, and pass signals on to it."""
 
@@ -71,6 +81,7 @@ class Writing:
             keep_lockfile(self.name)
             if FILE.name in Path("dvc.yaml").read_text(encoding="utf-8"):
                 write_recipes()
+                _add_sections()
                 for folder in (BASES, STARTS):  # dependencies, also where nothing is in them
                     folder.mkdir(parents=True, exist_ok=True)
                 remove_dead_links()

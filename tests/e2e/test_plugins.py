@@ -95,7 +95,7 @@ def begin(plugin: Path, folder: Path, *changes: str) -> Workspace:
     shutil.copytree(ROOT / "base/sudoku", folder / "base/copying")
     changes += ("matrix.methods=[routed]", "train.updates=2", "train.checkpoint_every=1")
     changes += ("data.copying={recipe: 1, problems: 8, model: {path: base/copying}}",)
-    changes += ("method.routed.train.prompts_per_collect=4",)
+    changes += ("train.prompts_per_collect=4",)
     work.run(sys.executable, "-m", "dopsd", "params", *(f"--set={change}" for change in changes))
     return work
 
@@ -112,7 +112,7 @@ def test_the_example_and_a_toy_task_with_its_own_base_train_through_dvc(
 ):
     work = begin(plugin, tmp_path / "project", "matrix.tasks=[sudoku, copying]")
     settings = yaml.safe_load((work.folder / "params.yaml").read_text())
-    assert settings["data"]["copying"]["problems"] == 8
+    assert settings["method"]["routed"]["teach"] == "better"
     work.run(
         sys.executable, "-m", "dopsd", "repro", "evaluate_base@copying", "report@copying-routed-0"
     )

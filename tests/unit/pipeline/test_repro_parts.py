@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import write_params
+import yaml
+from conftest import ROOT, small_params, write_params
 
+from dopsd.cli.main import main
+from dopsd.config.profiles import embedded
 from dopsd.pipeline import disk_model, dvc, dvc_outputs
 
 PARTS = ["report@sudoku-d_opsd-0", "report@sudoku-d_opsd-1"]
@@ -79,3 +82,22 @@ def test_a_part_that_fails_or_is_stopped_is_the_last(
     ran.status, ran.stops = status, stops
     assert dvc.run(["repro"]) == (status or 130)
     assert ran.commands == [[PARTS[0]]]
+
+
+def test_a_method_that_joined_by_hand_gets_its_section(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    """DVC would stop, for its stages name the section as a parameter."""
+    Ran(monkeypatch)
+    raw = small_params(matrix__methods=["d_opsd", "rft"])
+    del raw["method"]["rft"]
+    Path("params.yaml").write_text(yaml.safe_dump(raw))
+    Path("dvc.yaml").write_text((ROOT / "dvc.yaml").read_text())
+    assert main(["check"]) == 0
+    line = "params.yaml: no errors; `dopsd repro` and `dopsd params` add method.rft to it"
+    assert capsys.readouterr().out.startswith(line)
+    assert dvc.run(["repro"]) == 0
+    assert "params.yaml: method.rft: added\n" in capsys.readouterr().err
+    raw = yaml.safe_load(Path("params.yaml").read_text())
+    assert raw["method"]["rft"] == embedded()["method"]["rft"]
+    assert main(["check"]) == 0 and "add" not in capsys.readouterr().out
