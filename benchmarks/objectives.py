@@ -31,6 +31,7 @@ import yaml
 
 from dopsd.analysis.results import Finished
 from dopsd.analysis.tables import head, line, means
+from dopsd.config.profiles.layers import completed
 from dopsd.core.percent import gap, percent, within
 
 TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
@@ -66,7 +67,7 @@ class Cell:
 
     def settings(self) -> Path:
         """Write params.yaml with this run's settings to a file, and return its path."""
-        params = yaml.safe_load(Path("params.yaml").read_text())
+        params = completed(yaml.safe_load(Path("params.yaml").read_text()))
         objective = TABLE["objectives"].get(self.name) or {
             "method": self.name,
             "settings": {},

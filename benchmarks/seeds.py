@@ -22,6 +22,8 @@ from typing import Any
 
 import yaml
 
+from dopsd.config.profiles.layers import completed
+
 ROOT = Path(__file__).parents[1]
 ROWS: dict[str, tuple[str, dict[str, float]]] = {
     "d_opsd": ("d_opsd", {}),
@@ -38,7 +40,7 @@ def workspace(row: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("data", "base"):
         shutil.copytree(ROOT / name, folder / name, dirs_exist_ok=True)
-    raw = yaml.safe_load((ROOT / "params.yaml").read_text())
+    raw = completed(yaml.safe_load((ROOT / "params.yaml").read_text()))
     method, changes = ROWS[row]
     raw["method"][method] |= changes
     raw["train"]["learning_rate"], raw["method"][method]["train"] = RATE, {}

@@ -31,14 +31,16 @@ PAGES_OF = {TasksConfig: "tasks", AlgorithmsConfig: "algorithms"}  # folders of 
 IN_PROFILES = ("updates", "prompts_per_collect", "learning_rate")  # keys of train in that table
 HEAD = """# Configuration
 
-`params.yaml` holds every setting. A key that the file leaves out has the default below: the
-published setting for LLaDA-8B. A [profile](#profiles) is a whole `params.yaml` for one model and
-task; `embedded` is the one that comes as `params.yaml`.
+`params.yaml` holds the settings of what its `matrix` runs. A key that the file leaves out has the
+default below: the published setting for LLaDA-8B. With a base in `base/`, a task or a method whose
+whole section is left out has the values of profile `embedded`. A [profile](#profiles) is a
+whole `params.yaml` for one model and task; `embedded` is the one that comes as `params.yaml`.
 
 <!-- run -->
 ```bash
 dopsd params --profile embedded        # write the settings of a profile
 dopsd params --set train.updates=50    # change one key; comments stay, yours too
+dopsd params --set 'matrix.methods=[d_opsd, rft]'    # add a method, and its section
 dopsd check                            # check keys, values, combinations and files
 ```
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
+from dopsd.config.profiles.layers import embedded
 
 ROOT = Path(__file__).parents[1]
 SHORT_RUN = {  # of the shipped base and its training problems, by key
@@ -21,8 +21,10 @@ SHORT_RUN = {  # of the shipped base and its training problems, by key
 
 
 def small_settings() -> dict[str, Any]:
-    """Return the settings that the toy project and the fault trials have in common."""
-    raw = yaml.safe_load((ROOT / "params.yaml").read_text())
+    """Return the settings that the toy project and the fault trials have in common, with all
+    tasks and methods.
+    """
+    raw = embedded()
     sizes = {"train": 64, "validation": 12, "test": 12}
     for task in ("sudoku", "chains"):
         raw["data"][task] |= sizes

@@ -17,7 +17,7 @@ from small_settings import small_settings
 
 from dopsd.algorithms.common.config import AlgorithmConfig, IteratedGroupConfig
 from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.algorithms.trace_rl.config import TraceConfig
+from dopsd.algorithms.trace_rl.config import TraceRlConfig
 from dopsd.cli.main import main
 
 TOY = ROOT / "tests" / "toy"
@@ -37,7 +37,7 @@ def small_params(**changes: object) -> dict:
     raw["method"]["vrpo"] |= {"attempts": 3, "draws": 2}
     for name in methods_with(IteratedGroupConfig):
         raw["method"].setdefault(name, {}).update(group_size=2, iterations=2)
-    for name in methods_with(TraceConfig):
+    for name in methods_with(TraceRlConfig):
         raw["method"].setdefault(name, {}).update(group_size=2, updates_per_pass=2)
     raw["method"]["just_grpo"] |= {
         "group_size": 3,

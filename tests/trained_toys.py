@@ -23,7 +23,6 @@ BLOCKS = 8  # as sampling.block_length
 FITS = {  # what a block-causal base learns from
     "method__d_opsd__reveal_scope": "all_masked",
     "method__infill__teacher_attention": "all",
-    "method__routed__distil_weight": 0.0,
 }
 TARGETS = {  # of a mixture none of its experts
     "llada2_moe": ["query_key_value", "dense"],

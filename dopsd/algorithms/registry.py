@@ -15,8 +15,6 @@ ALGORITHMS = Registry("dopsd.algorithms", "algorithm", AlgorithmConfig)
 FAMILIES = {
     "ar_opsd": ("d_opsd",),
     "infill": ("d_opsd", "trace_rl"),
-    "routed": ("d_opsd", "trace_rl"),
-    "trace_rl": ("d_opsd",),
 }
 
 

@@ -201,7 +201,15 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     if unseen := [f"{path}: {line}" for line in block_faults(params)]:
         raise DopsdError(unseen, code=Code.CONTRADICTION)
     check_columns(params)
-    print(f"{path}: no errors{_unseen_bases(params)}")
+    print(f"{path}: no errors{_missing_sections(params)}{_unseen_bases(params)}")
+
+
+def _missing_sections(params: Params) -> str:
+    """Return a hint at sections that `dvc repro` would miss in the file."""
+    from dopsd.config.params_file import missing
+
+    names = ", ".join(missing(params))
+    return f"; `dopsd repro` and `dopsd params` add {names} to it" if names else ""
 
 
 def _remedy(line: str) -> str:

@@ -67,7 +67,8 @@ def _edited(text: str, raw: dict[str, Any]) -> str:
         float, lambda r, x: r.represent_scalar("tag:yaml.org,2002:float", _number(x))
     )
     document = editor.load(text)
-    _put(document, raw)
+    profile = None if text == embedded_text() else editor.load(embedded_text())
+    _put(document, raw, profile)
     out = io.StringIO()
     editor.dump(document, out)
     return _spaced(out.getvalue(), text)
@@ -79,21 +80,26 @@ def _number(value: float) -> str:
     return text.replace("e", ".0e") if "e" in text and "." not in text else text
 
 
-def _put(document: CommentedMap, raw: dict[str, Any]) -> None:
+def _put(document: CommentedMap, raw: dict[str, Any], profile: CommentedMap | None = None) -> None:
     """Write values into a commented document.
 
-    Keys that stay keep their comments.
+    Keys that stay keep their comments. New sections take those that a profile has there.
     """
     for key in [key for key in document if key not in raw]:
         del document[key]
     for key, value in raw.items():
-        old = document.get(key)
+        old, like = document.get(key), None if profile is None else profile.get(key)
         if isinstance(value, dict) and isinstance(old, CommentedMap):
             _keep_on_line(old, value)
-            _put(old, value)
+            _put(old, value, like if isinstance(like, CommentedMap) else None)
         elif isinstance(value, list) and isinstance(old, CommentedSeq):
             _keep_on_line(old, value)
             old[:] = value
+        elif key not in document and isinstance(value, dict) and isinstance(like, CommentedMap):
+            document[key] = like
+            if profile is not None and key in profile.ca.items:
+                document.ca.items[key] = profile.ca.items[key]
+            _put(like, value)
         elif key not in document or old != value:
             document[key] = _new(value)
 
@@ -124,6 +130,10 @@ def _new(value: Any) -> Any:  # noqa: ANN401  # any YAML value
 
 def _spaced(text: str, before: str) -> str:
     """Put back the blank lines before sections, which a key added above them takes."""
+    if not re.search(r"\n\n ", before):  # those that new sections bring
+        text = re.sub(r"\n\n+ ", "\n ", text)
+    if "\n\n\n" not in before:
+        text = re.sub(r"\n{3,}", "\n\n", text)
     for key in re.findall(r"\n\n(\w+:)", before):
         text = re.sub(rf"(?<!\n)\n{key}", f"\n\n{key}", text)
     return text

@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.constructor import SafeConstructor
 
 from dopsd.config.params import Params
+from dopsd.config.profiles.layers import completed
 from dopsd.config.tasks import TasksConfig
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, is_unicode
@@ -202,7 +203,7 @@ def checked(raw: object, path: Path | str) -> Params:
         DopsdError: with one line for each of the first errors, and the number of the others.
     """
     try:
-        return Params.model_validate(raw)
+        return Params.model_validate(completed(raw))
     except ValidationError as error:
         raise as_lines(error, path, raw) from error
 

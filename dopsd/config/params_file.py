@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import json
 import shutil
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -22,6 +21,7 @@ from dopsd.config.profiles import (
     resolve,
     without_overrides,
 )
+from dopsd.config.profiles.layers import MEMBERS, completed, embedded, is_embedded
 from dopsd.config.tasks import own_tasks
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
@@ -65,20 +65,21 @@ def _is_section(kind: object) -> bool:
 
 
 def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
-    """Apply changes to raw settings in place, and return them.
+    """Return raw settings with changes, and with the sections that they leave out.
 
     Args:
-        raw: the settings as read from YAML.
+        raw: the settings as read from YAML; they stay as they are.
         changes: `key=value` with a dotted key and a YAML value, such as `train.updates=50`. The
             value of a section is merged into it.
 
     Returns:
-        `raw`, not yet checked: that is up to `checked`.
+        The settings, not yet checked: that is up to `checked`.
 
     Raises:
         DopsdError: if a change has no key, no `=` or no YAML value, or if its path leads through
             a value.
     """
+    raw = dict(completed(raw))
     for change in changes:
         key, sign, text = change.partition("=")
         if not sign or not key:
@@ -155,18 +156,29 @@ def overruled(settings: Params, changes: list[str]) -> list[str]:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Return a line `key: old -> new` for every key whose value differs."""
+    """Return a line `key: old -> new` for every key whose value differs.
+
+    A task or a method that joins takes one line.
+    """
+    joined = [
+        f"{section}.{name}"
+        for section in MEMBERS
+        for name in sorted(new.get(section, {}).keys() - (old.get(section) or {}).keys())
+        if section in old
+    ]
     old_entries, new_entries = _entries(old), _entries(new)
     keys = [
         key
         for key in old_entries | new_entries
         if old_entries.get(key, "absent") != new_entries.get(key, "absent")
+        and ".".join(key.split(".")[:2]) not in joined
     ]
-    return [
+    changed = [
         f"{key}: {_as_yaml(old_entries, key, '(absent)')} ->"
         f" {_as_yaml(new_entries, key, '(removed)')}"
         for key in keys
     ]
+    return changed + [f"{name}: added" for name in joined]
 
 
 def _as_yaml(settings: dict[str, Any], key: str, default: str) -> str:
@@ -174,26 +186,49 @@ def _as_yaml(settings: dict[str, Any], key: str, default: str) -> str:
     return json.dumps(settings[key], default=str) if key in settings else default
 
 
-def add_sections(raw: dict[str, Any], settings: Params) -> None:
-    """Add the missing sections of the matrix's tasks and methods with their defaults.
+def used(settings: Params) -> dict[str, set[str]]:
+    """Return the tasks and methods whose sections DVC's stages name as parameters."""
+    tasks = {*settings.matrix.tasks, *settings.pretrain.tasks, *settings.verify_teacher.tasks}
+    methods = {*settings.matrix.methods, settings.ablate.method}
+    return {"data": tasks | {settings.ablate.task}, "method": methods}
 
-    DVC's stages name the keys of these sections as parameters, so the file must have them.
+
+def missing(settings: Params) -> list[str]:
+    """Return the sections that DVC's stages need and the file does not have, as dotted keys."""
+    raw = read_yaml(settings.file)
+    return [
+        f"{section}.{name}"
+        for section, names in used(settings).items()
+        for name in sorted(names - (raw.get(section) or {}).keys())
+    ]
+
+
+def fit_sections(raw: dict[str, Any], settings: Params, old: dict[str, Any]) -> None:
+    """Add the sections that DVC's stages need, and drop those that say nothing.
+
+    With an embedded base a section says nothing if it is unused, and as it would be without it.
+
+    Args:
+        raw: the settings, as read from YAML.
+        settings: the same, checked.
+        old: settings whose sections stay in any case.
     """
-    named = (
-        ("data", TASKS, settings.matrix.tasks),
-        ("method", ALGORITHMS, settings.matrix.methods),
-    )
-    for section, registry, names_listed in named:
-        for name in names_listed:
-            if name in (raw.get(section) or {}) and name not in registry.names:
-                continue  # a task of the user's own, which is only in the file
+    names_used, profile = used(settings), embedded() if is_embedded(raw) else {}
+    for section, registry in zip(MEMBERS, (TASKS, ALGORITHMS), strict=True):
+        part = dict(raw.get(section) or {})
+        stay = names_used[section] | (old.get(section) or {}).keys()
+        for name in (names_used[section] - part.keys()) & {*registry.names}:
             defaults = registry.config_class(name)().model_dump(mode="json")
             if section == "method":  # null means the value of section train: left out
                 overrides = {
                     key: value for key, value in defaults["train"].items() if value is not None
                 }
                 defaults["train"] = overrides
-            raw.setdefault(section, {}).setdefault(name, without_overrides(defaults))
+            part[name] = without_overrides(defaults)
+        if profile:
+            same = {name for name in part if part[name] == profile[section].get(name)}
+            part = {name: part[name] for name in part if name in stay or name not in same}
+        raw[section] = part
 
 
 def of_profile(profile: str, preset: str, hardware: str, old: dict[str, Any]) -> dict[str, Any]:
@@ -237,12 +272,12 @@ def params(
             f"{path}: no such file; name a --profile: {listed()}",
             code=Code.NO_SETTINGS_FILE,
         )
-    start = deepcopy(old) if profile is None else of_profile(profile, preset, hardware, old)
+    start = old if profile is None else of_profile(profile, preset, hardware, old)
     raw = with_changes(start, changes)
     settings = checked(raw, "--set" if changes else path)
     if needs_files:
         require(settings)
-    add_sections(raw, settings)
+    fit_sections(raw, settings, {} if profile else old)
     changed = differences(old, raw)
     before = path.read_bytes() if path.is_file() else b""
     if before and changed:

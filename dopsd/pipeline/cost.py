@@ -49,7 +49,7 @@ class Planned:
             if self.profile
             else read_yaml(self.path)
         )
-        with_changes(raw, self.changes)
+        raw = with_changes(raw, self.changes)
         return raw, checked(raw, "--set" if self.changes else self.path)
 
     def source(self, full: Params) -> str:

@@ -18,7 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dopsd.config import params_file
 from dopsd.config.loading import load_params
+from dopsd.config.profiles import HARDWARE, PRESET
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import require
@@ -27,7 +29,7 @@ from dopsd.core.paths import BASES
 from dopsd.core.progress import log
 from dopsd.pipeline.dvc_files import forget_the_dead, set_aside_damaged
 from dopsd.pipeline.patient_dvc import PARENT
-from dopsd.pipeline.recipes import FILE, write_recipes
+from dopsd.pipeline.recipes import FILE, PARAMS, write_recipes
 from dopsd.training.start import STARTS, remove_dead_links
 
 if TYPE_CHECKING:
@@ -46,6 +48,14 @@ def _params() -> Params | None:
     with suppress(DopsdError):
         return load_params()
     return None
+
+
+def _add_sections() -> None:
+    """Add the sections that the matrix needs to params.yaml, without which DVC would stop."""
+    with suppress(DopsdError):
+        if params_file.missing(load_params()):
+            for line in params_file.params(None, PRESET, HARDWARE, [], PARAMS):
+                log(f"{PARAMS}: {line}")
 
 
 class Writing:
@@ -67,6 +77,7 @@ class Writing:
             forget_the_dead()
             if FILE.name in Path("dvc.yaml").read_text(encoding="utf-8"):
                 write_recipes()
+                _add_sections()
                 for folder in (BASES, STARTS):  # dependencies, also where nothing is in them
                     folder.mkdir(parents=True, exist_ok=True)
                 remove_dead_links()

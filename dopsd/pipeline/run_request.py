@@ -88,15 +88,19 @@ class RunRequest:
     def all_changes(self) -> list[str]:
         """`changes`, and what follows from them.
 
-        Methods with a number of updates of their own get `max_updates`; with other tasks in the
-        matrix, bases of tasks that are not in it stay as they are.
+        Methods of the matrix, and those that params.yaml names, with a number of updates of their
+        own get `max_updates`; with other tasks in the matrix, bases of tasks that are not in it
+        stay as they are.
         """
         raw, changes = self.raw(), self.changes
         if self.max_updates:
+            asked = params_file.with_changes(raw, changes)
+            in_file = [] if self.source else [*(raw.get("method") or {})]
+            methods = [*checked(asked, "--set").matrix.methods, *in_file]
             changes += [
                 f"method.{name}.train.updates={self.max_updates}"
-                for name, section in raw.get("method", {}).items()
-                if (section.get("train") or {}).get("updates")
+                for name in dict.fromkeys(methods)
+                if ((asked.get("method") or {}).get(name, {}).get("train") or {}).get("updates")
             ]
         tasks = [self.task] if self.task else self.singles.get("matrix.tasks")
         made = (raw.get("pretrain") or {}).get("tasks") or []

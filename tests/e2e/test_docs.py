@@ -21,7 +21,13 @@ from workspace import Workspace
 
 PAGES = sorted(
     path
-    for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "infra/*/README.md")
+    for pattern in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/**/*.md",
+        "examples/*/README.md",
+        "infra/*/README.md",
+    )
     for path in ROOT.glob(pattern)
 )
 BLOCK = re.compile(

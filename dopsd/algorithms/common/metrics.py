@@ -91,7 +91,7 @@ TRACE = GROUPS | {
         "share",
         "groups that are trained on: their rewards differ, with a mean between `least_mean_reward`"
         " and `most_mean_reward`",
-        "dopsd.algorithms.trace_rl.algorithm.TraceGradient.collect",
+        "dopsd.algorithms.trace_rl.algorithm.TraceRl.collect",
     ),
     "kl": Metric(
         "nats",

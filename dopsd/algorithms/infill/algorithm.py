@@ -24,7 +24,7 @@ from dopsd.algorithms.infill.lessons import (
     trained_blocks,
     view,
 )
-from dopsd.algorithms.trace_rl.algorithm import TraceGradient
+from dopsd.algorithms.trace_rl.algorithm import TraceRl
 from dopsd.algorithms.trace_rl.states import Trace
 from dopsd.core.metrics import MetricSums
 from dopsd.core.rng import key_from
@@ -62,7 +62,7 @@ class Infill(DOpsd):
         self.answers = Answers(config, context.task, context.seed)
         super().__init__(config, *build_components(config, context))
         self.prompts = TeacherPrompts("infill", self.collector, config.max_teacher_prompt)
-        self.rewards = TraceGradient("infill", config.rewards, context)
+        self.rewards = TraceRl("infill", config.rewards, context)
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
         """Return updates from the teacher; with `least_shift` they can be those of rewards.

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from dopsd.algorithms.common.config import Forwards
 from dopsd.algorithms.common.metrics import DISTILLATION, TRACE
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
-from dopsd.algorithms.trace_rl.config import TraceConfig
+from dopsd.algorithms.trace_rl.config import TraceRlConfig
 from dopsd.core.metrics import Metric
 from dopsd.core.settings import LARGEST, Count, Share
 from dopsd.rollout.config import SamplingConfig
@@ -73,13 +73,13 @@ class InfillConfig(DOpsdConfig):
         return max(cost, self.rewards.logit_bytes(sampling)) if self.least_shift else cost
 
     @property
-    def rewards(self) -> TraceConfig:
+    def rewards(self) -> TraceRlConfig:
         """The policy gradient where the answer tells the teacher too little.
 
         As published for TraceRL, but with the task's reward, groups of any mean reward, and other
         numbers of rollouts, states and updates.
         """
-        return TraceConfig(
+        return TraceRlConfig(
             group_size=self.group_size,
             temperature=self.first_temperature,
             reward="task",

@@ -1,7 +1,7 @@
 """TraceRL: policy gradient on the states that the sampler went through.
 
 arXiv 2509.06949; the defaults are those of its published code for LLaDA. With other settings it is
-CJ-GRPO or RLDF. The credit of a teacher for each token is our own.
+CJ-GRPO or RLDF.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from dopsd.algorithms.common.groups import RewardedGroups, group_collector
 from dopsd.algorithms.common.losses import clipped_gain, kl_estimate, metric_sums
 from dopsd.algorithms.common.views import Views, view_logps
 from dopsd.algorithms.trace_rl.states import Trace, most_surprising, plan_states
-from dopsd.algorithms.trace_rl.teacher import verified_future
 from dopsd.core.rng import key_from
 from dopsd.rollout.collector import RolloutStats
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from dopsd.algorithms.common.base import AlgorithmContext
     from dopsd.algorithms.common.groups import Rewarded
-    from dopsd.algorithms.trace_rl.config import TraceConfig, TraceRlConfig
+    from dopsd.algorithms.trace_rl.config import TraceRlConfig
     from dopsd.algorithms.trace_rl.states import Plan
     from dopsd.core.metrics import MetricSums
     from dopsd.core.types import Problem
@@ -51,10 +50,15 @@ class Collect:
     metrics: MetricSums
 
 
-class TraceGradient:
+def build(config: TraceRlConfig, context: AlgorithmContext) -> TraceRl:
+    """Return the algorithm with its settings and the run's context."""
+    return TraceRl("trace_rl", config, context)
+
+
+class TraceRl:
     """Compare rewards within groups, and learn from the states of every trajectory.
 
-    A subclass may override `prepared` and `loss`.
+    A subclass may override `prepared` and `loss`, as examples/plugin does.
 
     Args:
         method: name of the method, part of its random keys.
@@ -64,7 +68,7 @@ class TraceGradient:
 
     normalize_by_all_prompts = False  # weights count states or tokens
 
-    def __init__(self, method: str, config: TraceConfig, context: AlgorithmContext) -> None:
+    def __init__(self, method: str, config: TraceRlConfig, context: AlgorithmContext) -> None:
         self.method, self.config, self.context = method, config, context
         sampling = config.sampling_of(context.sampling)
         self.collector = group_collector(config, replace(context, sampling=sampling))
@@ -177,37 +181,6 @@ def _state_logps(policy: Policy, batch: Trace) -> Tensor:
     return view_logps(policy, views, len(batch))[:, 0]
 
 
-def build(config: TraceRlConfig, context: AlgorithmContext) -> TraceRl:
-    """Return the algorithm with its settings and the run's context."""
-    return TraceRl("trace_rl", config, context)
-
-
-class TraceRl(TraceGradient):
-    """The policy gradient, whose advantages a teacher can spread over tokens."""
-
-    config: TraceRlConfig
-
-    def prepared(self, policy: Policy, plan: Plan, collect: Collect) -> Plan:
-        """Return the states; with `credit` they have an advantage for each token."""
-        c, batch = self.config, plan.batch
-        tokens = int(batch.loss_mask.sum())
-        if c.credit is None:
-            collect.metrics.add("credited", 0, tokens)
-            return plan
-        key = "credit", self.context.seed, collect.update
-        future = verified_future(policy, self.context, plan, collect, key, c.reveal_ratio)
-        is_shown = future.shown.any(1, keepdim=True) & batch.loss_mask & ~future.shown
-        collect.metrics.add("credited", int(is_shown.sum()), tokens)
-        length = batch.targets.shape[1]
-        ids = torch.cat([batch.ids[:, :-length], future.completions], 1)
-        with policy.reference():
-            teacher = self.logps(policy, batch.with_tensors(ids=ids).to(policy.device))
-        gap = (teacher.cpu() - batch.old_logps) * is_shown
-        weight = credit_weight(c, self.context.made.updates, self.context.updates)
-        advantage = credited(batch.advantage, gap, weight, c.credit_range)
-        return plan.with_batch(batch.with_tensors(advantage=advantage))
-
-
 class StateLosses(NamedTuple):
     """The loss of each state, and what its predicted tokens add up to."""
 
@@ -216,7 +189,7 @@ class StateLosses(NamedTuple):
     clipped: Tensor  # [B, G], 1 where the clip lowers the gain
 
 
-def state_losses(logps: Tensor, batch: Trace, config: TraceConfig) -> StateLosses:
+def state_losses(logps: Tensor, batch: Trace, config: TraceRlConfig) -> StateLosses:
     """Return -mean min(r A, clip(r, 1-e, 1+e) A) + b KL over the predicted tokens of each state.
 
     r = exp(logp - old), KL is the sum or the mean of exp(ref - logp) - (ref - logp) - 1.
@@ -226,40 +199,9 @@ def state_losses(logps: Tensor, batch: Trace, config: TraceConfig) -> StateLosse
         batch: the states; their earlier log-probabilities are 0 there too.
         config: clip_range, kl_weight and kl_reduction.
     """
-    ratio, advantage = (logps - batch.old_logps).exp(), batch.advantage
-    if advantage.dim() == 1:  # of the rollout
-        advantage = advantage[:, None]
+    ratio, advantage = (logps - batch.old_logps).exp(), batch.advantage.reshape(len(logps), -1)
     gain = clipped_gain(ratio, advantage, 1 - config.clip_range, 1 + config.clip_range)
     kl, count = kl_estimate(logps, batch.ref_logps), batch.loss_mask.sum(1)
     penalty = kl.sum(1) if config.kl_reduction == "sum" else kl.sum(1) / count
     losses = config.kl_weight * penalty - (gain * batch.loss_mask).sum(1) / count
     return StateLosses(losses, kl, (gain < ratio * advantage).float())
-
-
-def credit_weight(config: TraceRlConfig, update: int, updates: int) -> float:
-    """Return l: `credit`, or with `credit_decay` what is left of it at this collect.
-
-    Args:
-        config: the settings.
-        update: updates of the run before the collect.
-        updates: updates of the run.
-    """
-    done = update / updates if config.credit_decay else 0.0
-    return (config.credit or 0.0) * max(0.0, 1.0 - done)
-
-
-def credited(advantage: Tensor, gap: Tensor, weight: float, width: float) -> Tensor:
-    """Return A' = A (1 - l + l w) with w = clip(exp(sign(A) gap), 1 - e, 1 + e).
-
-    Args:
-        advantage: A [B], of the rollouts.
-        gap: [B, G], ln q(y) - ln p_old(y) of the teacher q; 0 where it is shown nothing.
-        weight: l.
-        width: e.
-
-    Returns:
-        [B, G].
-    """
-    own = advantage[:, None]
-    factor = (own.sign() * gap).exp().clamp(1 - width, 1 + width)
-    return own * torch.where(gap == 0, 1.0, 1 - weight + weight * factor)

@@ -13,15 +13,17 @@ from dopsd.algorithms.common.config import (
     TrainOverrides,
 )
 from dopsd.algorithms.common.metrics import TRACE
-from dopsd.core.metrics import Metric
 from dopsd.core.settings import LARGEST, Count, Natural, NonNegative, Positive, Share
 
 if TYPE_CHECKING:
     from dopsd.rollout.config import SamplingConfig
 
 
-class TraceConfig(GroupConfig):
-    """Settings of a policy gradient on recorded states (arXiv 2509.06949, code for LLaDA)."""
+class TraceRlConfig(GroupConfig):
+    """Settings of TraceRL (arXiv 2509.06949, published code for LLaDA).
+
+    With `shrink: 1` it is CJ-GRPO, and with `states`, `confident` and `reduction: token` RLDF.
+    """
 
     group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 8  # rollouts per problem
     temperature: NonNegative = 0.8  # of all rollouts
@@ -94,45 +96,4 @@ class TraceConfig(GroupConfig):
         return self
 
 
-class TraceRlConfig(TraceConfig):
-    """Settings of TraceRL (arXiv 2509.06949, published code for LLaDA).
-
-    With `shrink: 1` it is CJ-GRPO, and with `states`, `confident` and `reduction: token` RLDF. The
-    settings of credit are our own.
-    """
-
-    credit: Share | None = None  # weight of a teacher's credit for each token; null: no teacher
-    credit_range: Annotated[float, Field(gt=0, lt=1)] = 0.2  # the credit is clipped to 1 +- this
-    credit_decay: bool = False  # let credit fall linearly to 0 over the run
-    reveal_ratio: Share = 0.5  # share of the verified future that the teacher of credit is shown
-
-    @property
-    def unseen_by_blocks(self) -> tuple[str, str] | None:
-        """A teacher that is shown later blocks."""
-        return ("credit", "set it to null") if self.credit is not None else None
-
-    @property
-    def depends_on_length(self) -> bool:
-        """Whether the weight of the credit depends on the number of updates."""
-        return self.credit is not None and self.credit_decay
-
-    @property
-    def needs_reference(self) -> bool:
-        """Whether the KL penalty is to the initial policy, or this is the teacher."""
-        return self.credit is not None or super().needs_reference
-
-    def forwards(self, sampling: SamplingConfig) -> Forwards:
-        """Return what a problem costs: with credit the teacher sees the states, too."""
-        cost = super().forwards(sampling)
-        teacher = 0 if self.credit is None else cost.trained // self.passes
-        return cost._replace(scored=cost.scored + teacher)
-
-
-METRICS = TRACE | {
-    "credited": Metric(
-        "share",
-        "predicted tokens for which the teacher of `credit` is shown a verified future, and so can"
-        " change the advantage; 0 without `credit`",
-        "dopsd.algorithms.trace_rl.teacher.shown_positions",
-    ),
-}
+METRICS = TRACE

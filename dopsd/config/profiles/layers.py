@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +14,7 @@ from ruamel.yaml import YAML
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.paths import BASES
 from dopsd.models.registry import ARCHITECTURES
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ FOLDER = files("dopsd.config.profiles")
 EMBEDDED, LANGUAGE_MODELS = "embedded.yaml", "language_models.yaml"
 PROFILES = "profiles.yaml"  # in the folder of an algorithm or an architecture
 MODELS = "models"  # folder of downloaded bases
+MEMBERS = ("data", "method")  # sections of params.yaml with a section for each task or method
 
 
 class Family(NamedTuple):
@@ -123,6 +126,31 @@ def _require(label: str, kinds: Iterable[str], known: Iterable[str]) -> None:
 def embedded() -> dict[str, Any]:
     """Return a copy of the settings of the profile `embedded`."""
     return deepcopy(_embedded())
+
+
+def is_embedded(raw: object) -> bool:
+    """Return whether raw settings name an embedded base, a folder in base/."""
+    model = raw.get("model") if isinstance(raw, dict) else None
+    path = model.get("path") if isinstance(model, dict) else None
+    return isinstance(path, str) and Path(path).parts[:1] == BASES.parts
+
+
+def completed(raw: Any) -> Any:  # noqa: ANN401  # any YAML value
+    """Return settings with the sections of tasks and methods that they leave out.
+
+    With an embedded base these are those of the profile `embedded`. Otherwise they are left to the
+    defaults of their classes, which are the published values.
+
+    Args:
+        raw: the settings as read from YAML; they stay as they are.
+    """
+    if not is_embedded(raw):
+        return raw
+    profile = embedded()
+    parts = {name: raw.get(name, {}) for name in MEMBERS}
+    return raw | {
+        name: profile[name] | part for name, part in parts.items() if isinstance(part, dict)
+    }
 
 
 def language_models() -> dict[str, Any]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from accelerate import Accelerator
 from conftest import write_params
 from test_infill import PROBLEM, Reader, policy, rollout
-from torch import Tensor
 
 from dopsd.algorithms.infill.lessons import Known, lesson
 from dopsd.config.loading import load_params
 from dopsd.core.types import Problem, Score
-from dopsd.models.text import ChatText
 from dopsd.tasks.sudoku.task import Sudoku
 from dopsd.training.trainer import Trainer
 
@@ -39,19 +37,3 @@ def test_whole_completions_are_checked_where_they_are_scored(project, monkeypatc
     assert len(read) > loop.counters["rollouts"]  # and those with a right answer
     tokens = loop.policy.tokenizer  # of special tokens too
     assert {len(tokens(text, add_special_tokens=False)["input_ids"]) for text in read} == {40}
-
-
-def test_whole_completions_are_checked_where_rewards_read_them(project, monkeypatch):
-    read: list[bool] = []
-    decode = ChatText.decode
-
-    def reading(text: ChatText, ids: Tensor, after_eos: bool = False, special: bool = True) -> str:
-        read.extend([after_eos] * (not special))
-        return decode(text, ids, after_eos, special)
-
-    monkeypatch.setattr(ChatText, "decode", reading)
-    write_params(sampling__text_after_eos=True, method__routed__distil_weight=0.5)
-    loop = Trainer(load_params().run("sudoku", "routed", 0), Accelerator(cpu=True))
-    while not loop.waiting:
-        loop.collect()
-    assert len(read) > loop.counters["rollouts"] and all(read)  # and those with a right answer

@@ -8,7 +8,6 @@ from accelerate import Accelerator
 from conftest import ROOT, write_params
 
 from dopsd.algorithms.just_grpo.config import JustGrpoConfig
-from dopsd.algorithms.routed.config import RoutedConfig
 from dopsd.algorithms.trace_rl.config import TraceRlConfig
 from dopsd.config import profiles
 from dopsd.config.loading import checked, load_params
@@ -24,7 +23,6 @@ from dopsd.training.trainer import Trainer
         JustGrpoConfig(),
         JustGrpoConfig(positions="fallback", threshold=0.8),
         TraceRlConfig(),
-        RoutedConfig(),
     ],
 )
 def test_rollouts_follow_the_softmax_also_where_others_have_the_published_noise(config):

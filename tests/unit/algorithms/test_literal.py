@@ -22,7 +22,11 @@ def moved(method: str, is_moved: bool = True, **changes: object) -> Trainer:
     from accelerate import Accelerator
 
     write_params(**{f"method__{method}__{key}": value for key, value in changes.items()})
-    loop = Trainer(load_params().run("sudoku", method, 0), Accelerator(cpu=True))
+    return shifted(Trainer(load_params().run("sudoku", method, 0), Accelerator(cpu=True)), is_moved)
+
+
+def shifted(loop: Trainer, is_moved: bool = True) -> Trainer:
+    """Move the policy away from its base."""
     draw = torch.Generator().manual_seed(1)
     for p in loop.parameters.values():
         p.data += 0.05 * is_moved * torch.randn(p.shape, generator=draw)

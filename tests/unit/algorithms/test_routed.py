@@ -7,21 +7,30 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_literal import as_base, gradients, moved
+from example_plugin import plugin_loop, plugin_run
+from forward_counts import forwards
+from test_literal import as_base, gradients, moved, shifted
+from torch import Tensor
 
-from dopsd.algorithms.routed import algorithm as routed
-from dopsd.algorithms.routed.algorithm import anchor, lesson, strength
-from dopsd.algorithms.routed.config import RoutedConfig
+from dopsd.algorithms.common.config import CROSS_ENTROPY_BYTES, DISTILLATION_BYTES
+from dopsd.algorithms.common.groups import RewardedGroups
 from dopsd.core.types import Score
+from dopsd.models.text import ChatText
 from dopsd.rollout.answer_span import answer_span
 from dopsd.rollout.collector import RolloutCollector
+from verified_future.routed import algorithm as routed
+from verified_future.routed.algorithm import anchor, lesson, strength
+from verified_future.routed.config import RoutedConfig
 
 OFF = {"distil_weight": 0.0, "anchor_weight": 0.0}
 
 
 def collected(method: str, **changes: object):
     """A loop after its first collect, and its batches."""
-    loop = moved(method, group_size=3, **changes)
+    if method == "routed":
+        loop = shifted(plugin_loop(plugin_run(method, group_size=3, **changes)))
+    else:
+        loop = moved(method, group_size=3, **changes)
     while not loop.waiting:
         loop.collect()
     return loop, [batch for update in loop.waiting for batch in update]
@@ -212,7 +221,8 @@ def test_beta_rises_and_falls_by_hand():
 
 def test_beta_follows_the_updates_that_were_made(project):
     """Two updates of a run of four, after seven collects of which some were empty."""
-    loop = moved("routed", group_size=3, distil_weight=2.0, distil_warmup=0.0)
+    run = plugin_run("routed", group_size=3, distil_weight=2.0, distil_warmup=0.0)
+    loop = shifted(plugin_loop(run))
     loop.update, loop.counters["collects"] = 2, 7  # as after a resume, too
     while not loop.waiting:
         loop.collect()
@@ -231,3 +241,47 @@ def test_confidence_of_the_teacher_and_the_anchor_by_hand():
     mask = torch.tensor([[True, True, False]])
     found = anchor(gaps, torch.zeros(1, 3), mask)
     assert found.tolist() == pytest.approx([(0.02 + 0.08) / 2])
+
+
+def test_forwards_and_logits_are_those_that_it_says(project, monkeypatch):
+    """Texts without an end, and rewards with advantages: nothing is left out. The teacher sees each
+    state once in the loss.
+    """
+    run = plugin_run("routed", group_size=2)
+    loop, problems = plugin_loop(run), run.train.prompts_per_collect
+    loop.policy.suppress_tokens = [*loop.policy.suppress_tokens, loop.policy.eos_id]
+    monkeypatch.setattr(RewardedGroups, "_rewards", lambda *_: ([0.0, 1.0], [False, True]))
+    said, heads, head = run.algorithm.forwards(run.sampling), [], loop.policy.head
+    with torch.no_grad():
+        collects = forwards(loop.policy, lambda: loop._collect())
+    assert collects == problems * (said.rollouts * run.sampling.steps + said.scored - said.trained)
+    monkeypatch.setattr(
+        loop.policy, "head", lambda h: heads.append(h.shape[:-1].numel()) or head(h)
+    )
+    rows = [row for update in loop.waiting for batch in update for row in batch.split(1)]
+    trained = sum(
+        forwards(loop.policy, lambda r=row: loop.algorithm.loss(loop.policy, r)) for row in rows
+    )
+    assert trained == 2 * problems * said.trained
+    both = DISTILLATION_BYTES + CROSS_ENTROPY_BYTES
+    assert max(heads) == run.algorithm.logit_bytes(run.sampling) / both
+
+
+def test_a_block_causal_base_is_refused_but_without_the_teacher():
+    assert RoutedConfig().unseen_by_blocks == ("distil_weight", "set it to 0")
+    assert RoutedConfig(distil_weight=0.0).unseen_by_blocks is None
+
+
+def test_whole_completions_are_checked_where_rewards_read_them(project, monkeypatch):
+    read: list[bool] = []
+    decode = ChatText.decode
+
+    def reading(text: ChatText, ids: Tensor, after_eos: bool = False, special: bool = True) -> str:
+        read.extend([after_eos] * (not special))
+        return decode(text, ids, after_eos, special)
+
+    monkeypatch.setattr(ChatText, "decode", reading)
+    loop = plugin_loop(plugin_run("routed", {"sampling__text_after_eos": True}, distil_weight=0.5))
+    while not loop.waiting:
+        loop._collect()
+    assert len(read) > loop.counters["rollouts"] and all(read)  # and those with a right answer

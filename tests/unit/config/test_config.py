@@ -12,14 +12,24 @@ import yaml
 from conftest import ROOT, small_params, write_params
 
 from dopsd.cli.main import build_parser, main
-from dopsd.config.loading import load_params
+from dopsd.config.loading import checked, load_params, read_yaml
 from dopsd.config.params import Params
+from dopsd.config.params_file import flat, missing
+from dopsd.config.profiles import embedded
 from dopsd.core.errors import DopsdError
 
 
-def test_the_shipped_params_are_valid_and_state_every_setting():
-    params = load_params(ROOT / "params.yaml")
-    raw = yaml.safe_load((ROOT / "params.yaml").read_text())
+def test_the_shipped_params_state_what_the_matrix_runs():
+    """Its stages find every setting in the file; the other methods run by name all the same."""
+    params, raw = load_params(ROOT / "params.yaml"), read_yaml(ROOT / "params.yaml")
+    assert raw["data"].keys() == {"sudoku"} and raw["method"].keys() == {"d_opsd"}
+    assert len(flat(raw)) <= 180 and missing(params) == []
+    assert params.model_dump() == checked(embedded(), "p").model_dump()
+
+
+def test_the_embedded_profile_states_every_setting():
+    raw = embedded()
+    params = checked(raw, "p")
     for section in (
         "data",
         "pretrain",

@@ -12,6 +12,7 @@ import yaml
 from conftest import ROOT, small_params
 
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.cli.main import main
 from dopsd.config import params_file, profiles
 from dopsd.config.layout import render
@@ -54,7 +55,7 @@ def test_the_shipped_params_are_what_dopsd_params_makes_of_the_embedded_profile(
     made = Path("params.yaml").read_text()
     advice = "the profile is the source: rm params.yaml; dopsd params --profile embedded"
     assert (ROOT / "params.yaml").read_text() == made, advice
-    assert embedded_text() == made  # its own layout
+    assert {*made.splitlines()} <= {*embedded_text().splitlines()}  # its layout and comments
 
 
 def test_reference_is_the_published_code_and_paper_its_equations():
@@ -115,7 +116,7 @@ def test_a_profile_is_written_and_what_changed_is_reported(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert main(["params", "--profile", "embedded"]) == 0
     first = Path("params.yaml").read_text()
-    assert capsys.readouterr().out.startswith("params.yaml: written, 4")
+    assert capsys.readouterr().out.startswith("params.yaml: written, 167 ")
     assert (
         main(["params", "--set", "train.learning_rate=5e-6", "--set", "method.d_opsd.clip=null"])
         == 0
@@ -149,6 +150,45 @@ def test_a_change_keeps_comments_of_the_user_and_a_profile_replaces_them(tmp_pat
     assert main(["params", "--profile", "embedded"]) == 0
     assert Path("params.yaml").read_text() == text
     assert "# tried 1 on Monday" in Path("work/params.before.yaml").read_text()
+
+
+def test_a_method_and_a_task_join_with_their_comments_and_leave_again(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["params", "--profile", "embedded"]) == 0
+    before = Path("params.yaml").read_text()
+    capsys.readouterr()
+    assert main(["params", "--set=matrix.methods=[d_opsd, rft]"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "  method.rft: added"
+    joins = "--set=matrix.methods=[d_opsd, rft, wd1]", "--set=matrix.tasks=[sudoku, chains]"
+    assert main(["params", *joins, "--set=method.trace_rl.shrink=2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    added = "data.chains", "method.trace_rl", "method.wd1"
+    assert [f"  {name}: added" for name in added] == lines[3:]
+    profile = indented(embedded_text(), "trace_rl").replace("shrink: 4", "shrink: 2")
+    text = Path("params.yaml").read_text()
+    assert profile.count("#") > 10 and profile in text  # the other keys as vetted, not as published
+    assert indented(embedded_text(), "chains") in text and indented(embedded_text(), "wd1") in text
+    assert "\n\n\n" not in text and "\n\n " not in text
+    assert main(["params", "--profile", "embedded"]) == 0
+    assert Path("params.yaml").read_text() == before
+
+
+def indented(text: str, name: str) -> str:
+    """A section of a task or a method, with its comments."""
+    return re.search(rf"^  {name}:.*\n(    .*\n)+", text, re.MULTILINE)[0]
+
+
+def test_a_section_that_a_file_lacks_is_that_of_its_base(tmp_path, monkeypatch):
+    """Of a base in base/ the vetted one, of others the published one."""
+    monkeypatch.chdir(tmp_path)
+    vetted = profiles.embedded()["method"]["wd1"]["iterations"]
+    published = ALGORITHMS.config_class("wd1")().iterations
+    assert vetted != published
+    for path, expected in (("base/mine", vetted), ("models/LLaDA", published)):
+        raw = {"model": {"path": path}, "evaluate": profiles.embedded()["evaluate"]}
+        assert checked(raw, "p").method.wd1.iterations == expected
 
 
 def test_a_change_of_one_of_two_keys_that_share_a_value_leaves_the_other(tmp_path, monkeypatch):

@@ -160,7 +160,7 @@ UNVERIFIED = {
     "vrpo": "its code was not seen",
     "wd1": "temperature 0.9 (wd1/trainers/diffu_grpo_config.py, field temperature)",
 }
-OWN = {"infill", "rft", "routed"}
+OWN = {"infill", "rft"}
 
 
 def value_of(raw: dict[str, Any], method: str, key: str) -> Any:

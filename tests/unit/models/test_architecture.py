@@ -102,8 +102,6 @@ def test_an_unknown_architecture_is_refused_with_those_that_exist(shifted: Path,
     [
         ("d_opsd", {}, "reveal_scope: future_blocks teaches nothing.*; set it to all_masked"),
         ("infill", {}, "place: span teaches nothing.*; set it to prompt"),
-        ("trace_rl", {"credit": 0.5}, "credit teaches nothing.*; set it to null"),
-        ("routed", {}, "distil_weight teaches nothing.*; set it to 0"),
     ],
 )
 def test_what_no_token_of_a_block_causal_base_sees_is_refused(
@@ -124,7 +122,6 @@ def test_what_no_token_of_a_block_causal_base_sees_is_refused(
         ("infill", {"place": "prompt"}),
         ("infill", {"target": "answer"}),
         ("trace_rl", {}),
-        ("routed", {"distil_weight": 0.0}),
     ],
 )
 def test_what_a_block_causal_base_sees_is_not_refused(name: str, settings: dict):

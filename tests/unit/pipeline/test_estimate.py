@@ -293,18 +293,15 @@ def test_forwards_and_logits_of_a_method_are_those_that_it_says(project, monkeyp
         forwards(loop.policy, lambda p=part: loop.algorithm.loss(loop.policy, p))
         for part in updates
     )
-    teachers = {"d_opsd": said.scored, "routed": said.trained}
-    teacher = teachers.get(method, 0)  # inside the loss
+    teacher = said.scored if method == "d_opsd" else 0  # inside the loss
     assert collects == sampled + problems * (said.scored - teacher)
     assert trained == problems * (said.trained + teacher)
     assert len(loop.waiting) == run.algorithm.updates_of_collect
-    both = DISTILLATION_BYTES + CROSS_ENTROPY_BYTES
-    sizes = {"d_opsd": DISTILLATION_BYTES, "routed": both}
-    bytes_each = sizes.get(method, CROSS_ENTROPY_BYTES)
+    bytes_each = DISTILLATION_BYTES if method == "d_opsd" else CROSS_ENTROPY_BYTES
     most = run.algorithm.logit_bytes(run.sampling) / bytes_each
     sequences = max(part.forwards for part in updates)
     assert max(heads) <= most * sequences
-    if method in {"just_grpo", "trace_rl", "routed", "diffu_grpo", "wd1"}:
+    if method in {"just_grpo", "trace_rl", "diffu_grpo", "wd1"}:
         assert max(heads) == most * sequences
 
 

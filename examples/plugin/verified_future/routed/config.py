@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from dopsd.algorithms.common.config import CROSS_ENTROPY_BYTES, DISTILLATION_BYTES, Forwards
 from dopsd.algorithms.common.metrics import DISTILLATION, TRACE
-from dopsd.algorithms.trace_rl.config import TraceConfig
+from dopsd.algorithms.trace_rl.config import TraceRlConfig
 from dopsd.core.metrics import Metric
 from dopsd.core.settings import Count, NonNegative, Positive, Share
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dopsd.rollout.config import SamplingConfig
 
 
-class RoutedConfig(TraceConfig):
+class RoutedConfig(TraceRlConfig):
     """Settings of a policy gradient together with distillation (own, experimental).
 
     The settings of groups, states and gains are those of TraceRL (arXiv 2509.06949), but for the KL
@@ -66,13 +66,13 @@ METRICS = TRACE | {
         "share",
         "states that learn from the teacher, of all states of the kept groups: their teacher is"
         " shown a verified future, and `teach` chooses their rollout",
-        "dopsd.algorithms.routed.algorithm.Routed.prepared",
+        "verified_future.routed.algorithm.Routed.prepared",
     ),
     "divergence": Metric(
         "nats",
         "`divergence` of student and teacher before it is bounded, mean over the predicted tokens"
         " of taught states that the teacher is not shown",
-        "dopsd.algorithms.routed.algorithm.lesson",
+        "verified_future.routed.algorithm.lesson",
     ),
     "scaled_positions": Metric(
         "share",

@@ -7,25 +7,34 @@ from dataclasses import replace
 
 import pytest
 import torch
+from example_plugin import plugin_loop, plugin_run
 from fakes import EOS, FakePolicy
-from test_literal import as_base, moved
-from test_trace_rl import collected
+from test_literal import as_base, shifted
+from test_trace_rl import collected as collected_plain
 
 from dopsd.algorithms.common.groups import Rewarded
-from dopsd.algorithms.trace_rl import algorithm as trace_rl
-from dopsd.algorithms.trace_rl.algorithm import Collect, credit_weight, credited
+from dopsd.algorithms.trace_rl.algorithm import Collect
 from dopsd.algorithms.trace_rl.config import TraceRlConfig
 from dopsd.algorithms.trace_rl.states import plan_states
-from dopsd.algorithms.trace_rl.teacher import (
+from dopsd.core.types import Rollout
+from dopsd.rollout.config import SamplingConfig
+from verified_future.credited_trace_rl import algorithm as credited_trace_rl
+from verified_future.credited_trace_rl.algorithm import credit_weight, credited
+from verified_future.credited_trace_rl.config import CreditedTraceRlConfig
+from verified_future.teacher import (
     Verified,
     shown_positions,
     verified,
     verified_future,
 )
-from dopsd.core.types import Rollout
 
 TOKENS = torch.tensor([1, 2, 3, 4, 5, 6, EOS, EOS])
 STEPS = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])  # blocks of two tokens, a step each
+
+
+def moved(**changes: object):
+    """A loop before its first collect, its policy no longer the base."""
+    return shifted(plugin_loop(plugin_run("credited_trace_rl", group_size=3, **changes)))
 
 
 def plan_of(shrink: int = 1):
@@ -66,18 +75,29 @@ def test_credit_by_hand():
     assert down[0].tolist() == pytest.approx(expected)
 
 
+def test_a_block_causal_base_is_refused():
+    assert CreditedTraceRlConfig().unseen_by_blocks == ("credit", "run trace_rl")
+
+
+def test_the_teacher_sees_each_state_once():
+    plain, cost = (
+        kind(passes=3).forwards(SamplingConfig()) for kind in (TraceRlConfig, CreditedTraceRlConfig)
+    )
+    assert cost == plain._replace(scored=plain.scored + plain.trained // 3)
+
+
 def test_credit_falls_to_nothing_over_the_run():
-    config = TraceRlConfig(credit=0.5, credit_decay=True)
+    config = CreditedTraceRlConfig(credit=0.5, credit_decay=True)
     assert [credit_weight(config, n, 16) for n in (0, 4, 12, 20)] == [0.5, 0.375, 0.125, 0.0]
-    assert credit_weight(TraceRlConfig(credit=0.5), 12, 16) == 0.5
-    assert config.depends_on_length and not TraceRlConfig(credit=0.5).depends_on_length
+    assert credit_weight(CreditedTraceRlConfig(credit=0.5), 12, 16) == 0.5
+    assert config.depends_on_length and not CreditedTraceRlConfig(credit=0.5).depends_on_length
 
 
 def test_credit_does_not_fall_with_empty_collects(project, monkeypatch):
     """Two updates after seven collects of which some were empty."""
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(trace_rl, "credit_weight", lambda _, *of: asked.append(of) or 0.5)
-    loop = moved("trace_rl", group_size=3, credit=0.5, credit_decay=True)
+    monkeypatch.setattr(credited_trace_rl, "credit_weight", lambda _, *of: asked.append(of) or 0.5)
+    loop = moved(credit=0.5, credit_decay=True)
     loop.update, loop.counters["collects"] = 2, 7
     while not loop.waiting:
         loop.collect()
@@ -85,8 +105,14 @@ def test_credit_does_not_fall_with_empty_collects(project, monkeypatch):
 
 
 def trained(**changes: object):
-    """Loss and gradients of the first batch, with ratios that are not 1."""
-    loop, batches = collected(group_size=3, **changes)
+    """Loss and gradients of the first batch, with ratios that are not 1; {}: of trace_rl."""
+    if not changes:
+        loop, batches = collected_plain(group_size=3)
+    else:
+        loop = moved(**changes)
+        while not loop.waiting:
+            loop._collect()
+        batches = [batch for update in loop.waiting for batch in update]
     with torch.no_grad():
         for p in loop.parameters.values():
             p.add_(0.01)
@@ -110,7 +136,7 @@ def test_a_credit_of_weight_zero_is_trace_rl_bit_for_bit(project):
 
 
 def test_the_credit_is_that_of_the_base_with_the_future_less_the_old_policys(project):
-    loop = moved("trace_rl", group_size=3, credit=0.5)
+    loop = moved(credit=0.5)
     algorithm, policy, problems = loop.algorithm, loop.policy, loop.order.of(0)
     groups, stats = algorithm.groups.sample(policy, problems, 0)
     rewarded = [item for group in groups for item in group]
@@ -138,7 +164,7 @@ def test_the_credit_is_that_of_the_base_with_the_future_less_the_old_policys(pro
 
 
 def test_a_wrong_rollout_gets_the_gold_answer_that_the_verifier_accepts(project):
-    loop, _ = collected(group_size=3)
+    loop = moved()
     policy, task = loop.policy, loop.task
     problem = loop.problems[0]
     other = "1234123412341234"

@@ -19,21 +19,21 @@ from dopsd.algorithms.common.losses import entropy, masked_cross_entropy, metric
 from dopsd.algorithms.d_opsd.algorithm import sampleable_logits
 from dopsd.algorithms.d_opsd.divergence import Divergence, shared_mass
 from dopsd.algorithms.d_opsd.teacher import TeacherPrompts
-from dopsd.algorithms.trace_rl.algorithm import TraceGradient
+from dopsd.algorithms.trace_rl.algorithm import TraceRl
 from dopsd.algorithms.trace_rl.states import Trace
-from dopsd.algorithms.trace_rl.teacher import verified_future
 from dopsd.core.metrics import MetricSums
 from dopsd.core.tensors import index_without, left_pad, true_positions
+from verified_future.teacher import verified_future
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from dopsd.algorithms.common.base import AlgorithmContext
-    from dopsd.algorithms.routed.config import RoutedConfig
     from dopsd.algorithms.trace_rl.algorithm import Collect
     from dopsd.algorithms.trace_rl.states import Plan
     from dopsd.core.types import Rollout
     from dopsd.models.policy import Policy
+    from verified_future.routed.config import RoutedConfig
 
 
 def build(config: RoutedConfig, context: AlgorithmContext) -> Routed:
@@ -41,7 +41,7 @@ def build(config: RoutedConfig, context: AlgorithmContext) -> Routed:
     return Routed("routed", config, context)
 
 
-class Routed(TraceGradient):
+class Routed(TraceRl):
     """Route the states of each rollout to the policy gradient, to the teacher, or to both."""
 
     config: RoutedConfig
@@ -57,38 +57,39 @@ class Routed(TraceGradient):
         future = verified_future(policy, self.context, plan, collect, key, c.reveal_ratio)
         beta = strength(c, self.context.made.updates, self.context.updates)
         siblings = right_siblings(collect) if c.teach == "wrong" and beta else {}
-        told = {
+        lessons = {
             index: sibling for index, sibling in siblings.items() if future.is_known[index]
         }  # a rollout without a place for the gold answer stays with the policy gradient
-        is_told = torch.tensor([n in told for n in range(len(collect.rewarded))])[plan.rollout]
+        numbers = range(len(collect.rewarded))
+        has_lesson = torch.tensor([n in lessons for n in numbers])[plan.rollout]
         is_taught = future.shown.any(1)
         if c.teach != "all":
-            is_taught &= is_told if c.teach == "wrong" else plan.batch.advantage > 0
+            is_taught &= has_lesson if c.teach == "wrong" else plan.batch.advantage > 0
         collect.metrics.add("taught_states", int(is_taught.sum()), len(is_taught))
-        prompts, prompt_mask = self._prompts(policy, collect, told)
+        prompts, prompt_mask = self._prompts(policy, collect, lessons)
         batch = RoutedTrace(
             **plan.batch.tensors(),
             teacher_ids=torch.cat([prompts[plan.rollout], future.completions], 1),
             teacher_mask=torch.cat([prompt_mask[plan.rollout], torch.ones_like(future.shown)], 1),
             base_logps=self._base_logps(policy, plan),
-            policy_weight=(~is_told).float(),
+            policy_weight=(~has_lesson).float(),
             distil_weight=is_taught * beta,
         )
-        kept = (~is_told | is_taught).nonzero()[:, 0].tolist()
-        return plan.with_batch(batch).rows(kept)
+        rows = (~has_lesson | is_taught).nonzero()[:, 0].tolist()
+        return plan.with_batch(batch).rows(rows)
 
     def _prompts(
-        self, policy: Policy, collect: Collect, told: dict[int, Rollout]
+        self, policy: Policy, collect: Collect, lessons: dict[int, Rollout]
     ) -> tuple[Tensor, Tensor]:
         """Return the teacher's prompts [R, Q] and their mask: some have a sibling's answer."""
         problems = {problem.id: problem for problem in collect.problems}
         pairs = [
             (problems[sibling.problem_id], self.collector.text(policy, sibling, special=False))
-            for sibling in told.values()
+            for sibling in lessons.values()
         ]
-        prompts = dict(zip(told, self.prompts.of(policy, pairs), strict=True))
-        own = [item.rollout.prompt_ids for item in collect.rewarded]
-        return left_pad([prompts.get(n, ids) for n, ids in enumerate(own)], policy.eos_id)
+        prompts = dict(zip(lessons, self.prompts.of(policy, pairs), strict=True))
+        plain = [item.rollout.prompt_ids for item in collect.rewarded]
+        return left_pad([prompts.get(n, ids) for n, ids in enumerate(plain)], policy.eos_id)
 
     def _base_logps(self, policy: Policy, plan: Plan) -> Tensor:
         if not self.config.anchor_weight:
@@ -132,15 +133,15 @@ class Routed(TraceGradient):
             mask = batch.attention_mask("teacher_mask")
             seen = policy.hidden(batch.teacher_ids, mask)[:, -length:][where]
             teacher = sampleable_logits(policy, seen)
-        kept = index_without(tuple(policy.suppress_tokens), logits.shape[-1], logits.device)
-        found = lesson(logits.index_select(-1, kept), teacher, self.config)
+        sampleable = index_without(tuple(policy.suppress_tokens), logits.shape[-1], logits.device)
+        at = lesson(logits.index_select(-1, sampleable), teacher, self.config)
         is_lesson = batch.lesson_mask()[where]
-        total = torch.zeros_like(batch.weight).index_add(0, rows, found.loss * is_lesson)
+        total = torch.zeros_like(batch.weight).index_add(0, rows, at.loss * is_lesson)
         is_taught = (batch.distil_weight > 0)[rows] & is_lesson
         figures = {
-            "divergence": found.divergence,
-            "scaled_positions": found.scaled,
-            "shared_mass": found.shared_mass,
+            "divergence": at.divergence,
+            "scaled_positions": at.scaled,
+            "shared_mass": at.shared_mass,
         }
         totals = {name: (value * is_taught).sum() for name, value in figures.items()}
         return total / batch.loss_mask.sum(1), totals

@@ -1,0 +1,1 @@
+"""TraceRL whose advantages a teacher with a verified future spreads over tokens (own)."""
