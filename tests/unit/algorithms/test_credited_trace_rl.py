@@ -111,7 +111,7 @@ def trained(**changes: object):
     else:
         loop = moved(**changes)
         while not loop.waiting:
-            loop._collect()
+            loop.collect()
         batches = [batch for update in loop.waiting for batch in update]
     with torch.no_grad():
         for p in loop.parameters.values():

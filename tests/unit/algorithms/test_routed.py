@@ -253,7 +253,7 @@ def test_forwards_and_logits_are_those_that_it_says(project, monkeypatch):
     monkeypatch.setattr(RewardedGroups, "_rewards", lambda *_: ([0.0, 1.0], [False, True]))
     said, heads, head = run.algorithm.forwards(run.sampling), [], loop.policy.head
     with torch.no_grad():
-        collects = forwards(loop.policy, lambda: loop._collect())
+        collects = forwards(loop.policy, lambda: loop.collect())
     assert collects == problems * (said.rollouts * run.sampling.steps + said.scored - said.trained)
     monkeypatch.setattr(
         loop.policy, "head", lambda h: heads.append(h.shape[:-1].numel()) or head(h)
@@ -283,5 +283,5 @@ def test_whole_completions_are_checked_where_rewards_read_them(project, monkeypa
     monkeypatch.setattr(ChatText, "decode", reading)
     loop = plugin_loop(plugin_run("routed", {"sampling__text_after_eos": True}, distil_weight=0.5))
     while not loop.waiting:
-        loop._collect()
+        loop.collect()
     assert len(read) > loop.counters["rollouts"] and all(read)  # and those with a right answer
