@@ -115,7 +115,10 @@ class Forward(Protocol):
 
 
 class Teachers(Protocol):
-    """Contexts around `hidden` and `head` that compute with other weights than the student's."""
+    """Contexts around `hidden` and `head` that compute with other weights than the student's.
+
+    Implemented by WeightContexts in models/teachers.py.
+    """
 
     def use_teacher(
         self, kind: str, ema_decay: float, dropout: bool = False, sees_all: bool = False

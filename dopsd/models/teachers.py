@@ -172,6 +172,7 @@ class WeightContexts:
     def _teaching(self) -> AbstractContextManager[object]:
         if self.teacher_kind == "live" and self.teacher_dropout:
             return nullcontext()
+        # live: ema is empty, so these are the student's own weights
         return self.reference() if self.teacher_kind == "base" else self._computing_with(self.ema)
 
     def use_teacher(

@@ -96,7 +96,7 @@ class RolloutCollector:
 
         Tasks without partial scores stop at the first correct attempt. Graded tasks sample all
         attempts and select the best, the latest on ties; it is kept if it scores `keep_threshold`
-        (arXiv 2606.18195, section 3; method notes, section 2).
+        (arXiv 2606.18195, section 3; docs/algorithms/d_opsd.md).
 
         Args:
             policy: the model that samples.

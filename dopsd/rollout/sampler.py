@@ -1,6 +1,6 @@
 """The exact sampler, denoise(): from masks to rollouts, block by block.
 
-Semi-autoregressive low-confidence remasking as in LLaDA (method notes, section 1). The head is
+Semi-autoregressive low-confidence remasking as in LLaDA (arXiv 2502.09992). The head is
 computed only at the masked positions of the current block; one forward of the trunk serves the
 whole batch.
 """

@@ -71,6 +71,7 @@ class Trainer:
         if cut := prompt_set.share_cut(self.policy, run.sampling):
             kept = run.sampling.max_prompt_tokens
             log(f"train: {cut:.0%} of the prompts are cut to their last {kept} tokens")
+        # build() of dopsd/algorithms/NAME/algorithm.py
         self.algorithm = load_algorithm(run.kind, run.algorithm, self.context_of(run))
         self.parameters = self.policy.trainable()
         self.optimizer = adamw(self.parameters.values(), self.settings)

@@ -129,7 +129,11 @@ class DOpsd:
         return [AS_STUDENT] * len(selected)
 
     def loss(self, policy: Policy, batch: States) -> LossOutput:
-        """Return the divergence at the k selected positions of each state, weighted and summed."""
+        """Return the divergence at the positions K_s of each state, weighted and summed.
+
+        The parts of the paper's Eq. 12: 1/|K_s| is here (reduction), 1/|S_y| is the batch's weight
+        (states.states_by_update), and 1/N comes from Trainer._weight.
+        """
         length = batch.candidates.shape[1]
         # [B, C]
         slots, valid = pack(batch.candidates, widest(batch.on_host("candidates")))

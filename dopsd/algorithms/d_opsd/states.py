@@ -1,6 +1,6 @@
 """Turn a rollout into training states: the student's input at each step, and the teacher's.
 
-Pure functions of rollouts and keys (arXiv 2606.18195, section 3; method notes, section 2).
+Pure functions of rollouts and keys (arXiv 2606.18195, section 3; docs/algorithms/d_opsd.md).
 """
 
 from __future__ import annotations
@@ -180,9 +180,11 @@ def _states(
     block = step // per_block
     positions = torch.arange(masked.shape[1]) + blocks.offset(rollout)
     block_index = positions // blocks.block_length
+    # K_s is chosen among these by DOpsd._positions
     candidates = masked & ~revealed & (block_index == block[:, None])
     committed = (rollout.revealed_at == step[:, None]) & candidates
     num_transfer_tokens = torch.tensor(blocks.num_transfer_tokens)[step % per_block]
+    # |K_s|
     k = torch.minimum(num_transfer_tokens, candidates.sum(1))
     student_ids = rollout.completion_ids.masked_fill(masked, blocks.mask_id)
     states = {

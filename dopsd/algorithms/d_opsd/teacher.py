@@ -1,4 +1,6 @@
-"""What the teacher of a rollout is given: a share of the future, and a prompt of its own.
+"""What the teacher of a rollout may be given: which part of the future, and which prompt.
+
+states.reveal draws the share that it is shown; models/teachers.py has its weights.
 
 The prompt may tell a solution or an answer (arXiv 2606.18195, section 4).
 """

@@ -1,6 +1,6 @@
 """`dopsd verify-teacher --task sudoku`: does the base improve with part of its own answer?
 
-Paper, Table 1 (method notes, section 4): greedy pass@1, pass@k, and the self-teacher. The
+Paper, Table 1: greedy pass@1, pass@k, and the self-teacher. The
 self-teacher generates greedily again with a share of the final answer's tokens in place; entering a
 block clears the block. All are measured with the base on training problems. Where a task has gold
 answers or a solver, the teacher of method infill is measured too: of its own greedy completion it
