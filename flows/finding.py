@@ -16,13 +16,15 @@ from prefect.client.schemas.filters import (
     FlowRunFilterName,
     FlowRunFilterState,
     FlowRunFilterStateType,
+    FlowRunFilterTags,
 )
 from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, StateType
 from prefect.client.schemas.sorting import FlowRunSort
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown
-from flows.submission import deployment
+from flows.machines import TAG
+from flows.submission import deployment, is_over
 
 COMPARE = "dopsd-compare"
 PAGE = 200  # rows of an answer, the server's limit
@@ -43,6 +45,7 @@ def find(client: SyncPrefectClient, command: str, name: str | None) -> FlowRun:
         return _in_progress(client, command)
     named = FlowRunFilter(name=FlowRunFilterName(any_=[name]))
     matches = runs(client, command, named) or _with_id(client, command, name.lower())
+    matches = matches or _cells(client, name)
     if len(matches) == 1:
         return matches[0]
     if not matches and (compared := comparisons(client, named)):
@@ -95,6 +98,16 @@ def _with_id(client: SyncPrefectClient, command: str, beginning: str) -> list[Fl
     return matches
 
 
+def _cells(client: SyncPrefectClient, name: str) -> list[FlowRun]:
+    """Return the newest run of a comparison of this name: task/method/seed.
+
+    One in progress goes before those that have ended.
+    """
+    named = FlowRunFilter(name=FlowRunFilterName(any_=[name]), tags=FlowRunFilterTags(all_=[TAG]))
+    newest = client.read_flow_runs(flow_run_filter=named, sort=FlowRunSort.START_TIME_DESC)
+    return sorted(newest, key=is_over)[:1]
+
+
 def comparisons(client: SyncPrefectClient, only: FlowRunFilter) -> list[FlowRun]:
     """Return the newest runs of the flow dopsd-compare, which trains on many machines."""
     flow = FlowFilter(name=FlowFilterName(any_=[COMPARE]))
@@ -109,7 +122,8 @@ def comparisons(client: SyncPrefectClient, only: FlowRunFilter) -> list[FlowRun]
 def _of_comparison(command: str, name: str) -> str:
     return (
         f"{command}: {name} is a comparison: `prefect artifact inspect machines` says which machine"
-        f" works on what, and work/services/worker.log why; `dopsd cancel {name}` stops it"
+        " works on what, and `dopsd attach TASK/METHOD/SEED` shows a run;"
+        f" `dopsd cancel {name}` stops it"
     )
 
 

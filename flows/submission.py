@@ -27,7 +27,6 @@ from dopsd.tracking.client import SERVICES, shown, start_command
 from flows import server
 
 DEPLOYMENT = "dopsd/train"
-MACHINE = SERVICES.with_name("machine")  # where this workspace joined a server elsewhere: its name
 ENV = SERVICES.with_name("env")  # written by `make up`, with the addresses of its servers
 LINES = 200  # of a log, the newest, in which a stopped run says what it saved
 LOOK_EVERY = 1.0  # seconds
@@ -83,15 +82,6 @@ def _no_server(command: str) -> str:
     )
 
 
-def deployment_name() -> str:
-    """Return the deployment that trains in this workspace."""
-    return (
-        f"{DEPLOYMENT}-{MACHINE.read_text(encoding='utf-8').strip()}"
-        if MACHINE.is_file()
-        else DEPLOYMENT
-    )
-
-
 def deployment(client: SyncPrefectClient, command: str) -> DeploymentResponse:
     """Return the deployment dopsd/train.
 
@@ -99,12 +89,11 @@ def deployment(client: SyncPrefectClient, command: str) -> DeploymentResponse:
         DopsdError: if the server has none.
     """
     try:
-        return client.read_deployment_by_name(deployment_name())
+        return client.read_deployment_by_name(DEPLOYMENT)
     except ObjectNotFound:
         deploy = "make up" if start_command("Prefect") == "make up" else "prefect deploy --all"
         raise DopsdError(
-            f"{command}: the server at {address()} has no deployment {deployment_name()}; run"
-            f" `{deploy}`",
+            f"{command}: the server at {address()} has no deployment {DEPLOYMENT}; run `{deploy}`",
             code=Code.NO_DEPLOYMENT,
         ) from None
 

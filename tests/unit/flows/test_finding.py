@@ -12,6 +12,7 @@ from prefect.testing.utilities import prefect_test_harness
 
 from dopsd.core.errors import DopsdError
 from flows import finding
+from flows.machines import TAG
 
 pytestmark = pytest.mark.full  # starts a server
 
@@ -62,6 +63,13 @@ def test_a_run_is_found_behind_pages_of_later_ones(monkeypatch: pytest.MonkeyPat
             assert finding.find(client, "attach", name).name == expected
         with pytest.raises(DopsdError, match="queued-6"):
             finding.find(client, "attach", "quued-6")
+        cell, tags = client.create_deployment(flow_id, "cell"), [TAG]
+        for _ in range(2):
+            newest = client.create_flow_run_from_deployment(cell, name="s/rft/0", tags=tags)
+            client.set_flow_run_state(newest.id, Running(), force=True)
+            assert finding.find(client, "cancel", "s/rft/0").id == newest.id
+            client.set_flow_run_state(newest.id, Completed(), force=True)
+        assert finding.find(client, "attach", "s/rft/0").id == newest.id
         several = client.create_deployment(client.create_flow(compared), "compare")
         client.create_flow_run_from_deployment(several, name="big")
         assert finding.find(client, "cancel", "big").name == "big"
