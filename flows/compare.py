@@ -29,11 +29,9 @@ from dopsd.pipeline.run_request import PARAMS, RunRequest, check
 from dopsd.training.pretraining.origin import ALLOWANCE
 from flows import stages
 from flows.artifacts import SERVER_ERRORS
-from flows.failures import failed
 from flows.machines import Cell, Cells, have_joined
-from flows.overrides import Overrides
-from flows.running import DOPSD, begin, run, stop_all
-from flows.settings import Hardware, Method, OtherCode, Preset, Profile, run_keys
+from flows.running import DOPSD, begin, failed, run, stop_all
+from flows.settings import Hardware, Method, OtherCode, Overrides, Preset, Profile, run_keys
 from flows.train import train
 
 TABLE = Path("reports/compare/comparison.md")

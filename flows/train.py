@@ -26,11 +26,9 @@ from dopsd.training.pretraining.origin import ALLOWANCE
 from dopsd.training.resume import OTHER_CODE
 from flows import checkpoint_evals, server, stages
 from flows.checkpoint_evals import CheckpointEvalJob, Devices
-from flows.failures import failed
 from flows.machines import hold_back
-from flows.overrides import Overrides
-from flows.running import begin, stop_all
-from flows.settings import Hardware, Method, OtherCode, Preset, Profile, Task, run_keys
+from flows.running import begin, failed, stop_all
+from flows.settings import Hardware, Method, OtherCode, Overrides, Preset, Profile, Task, run_keys
 
 LOOK_EVERY = 1.0  # seconds
 THREADS = 64  # tasks at once; their processes wait for a device
