@@ -1,4 +1,4 @@
-"""Artifacts in the Prefect UI: progress bars of stages, the table of checkpoints, the result."""
+"""Artifacts in the Prefect UI: progress bars of stages, checkpoints, results, and stalled runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import httpx
+from prefect import get_run_logger, runtime
 from prefect.artifacts import (
     create_link_artifact,
     create_markdown_artifact,
@@ -16,6 +17,8 @@ from prefect.artifacts import (
     create_table_artifact,
     update_progress_artifact,
 )
+from prefect.client.orchestration import get_client
+from prefect.events import emit_event
 from prefect.exceptions import PrefectException
 
 from dopsd.core.paths import RunKey
@@ -24,8 +27,9 @@ from dopsd.evaluation.curve import curve_of, started_from
 from dopsd.pipeline.run_view import stage_progress
 from flows import server
 from flows.running import OutputListener
-from flows.stalls import flag
 
+TAG = "stalled"
+STALLED, PROGRESSED = "dopsd.run.stalled", "dopsd.run.progressed"  # events
 EVERY = 5.0  # seconds between two looks at a stage's progress
 # errors of a server that is away or stopping; the work continues without it
 SERVER_ERRORS = (httpx.HTTPError, PrefectException, OSError)
@@ -63,14 +67,14 @@ class ProgressBar(OutputListener):
             with suppress(*SERVER_ERRORS):
                 self._show(100 * progress.share, f"{self.stage}: {progress.text}")
                 if progress.is_stalled != self.shown[1]:
-                    flag(progress.is_stalled, progress.text)
+                    flag_stall(progress.is_stalled, progress.text)
                 self.shown = state
 
     def end(self) -> None:
         """Remove the mark of a stalled run: its command has ended."""
         if self.shown[1] and server.is_reachable():
             with suppress(*SERVER_ERRORS):
-                flag(False, f"{self.stage} has ended")
+                flag_stall(False, f"{self.stage} has ended")
                 self.shown = (self.shown[0], False)
 
     def _show(self, percent: float, description: str) -> None:
@@ -207,3 +211,32 @@ def _mean(rows: list[dict[str, Any]], name: str) -> str:
     """Format the mean of a column over the rows that have it; empty if none has."""
     values = [row[name] for row in rows if name in row]
     return f"{sum(values) / len(values):.4f}" if values else ""
+
+
+def flag_stall(is_stalled: bool, text: str) -> None:
+    """Set or remove the tag of this task's run, and emit the event; do nothing without a change.
+
+    The state of the run stays as it is. An automation that named it would undo a cancellation, or
+    open a run again that has ended meanwhile.
+
+    Args:
+        is_stalled: Whether the run has made no update for long, or does again.
+        text: Progress, for the log and the event.
+    """
+    run_id = UUID(runtime.flow_run.id)
+    with get_client(sync_client=True) as client:
+        run = client.read_flow_run(run_id)
+        if (TAG in run.tags) == is_stalled:
+            return
+        tags = {*run.tags, TAG} if is_stalled else {*run.tags} - {TAG}
+        client.update_flow_run(run_id, tags=sorted(tags))
+    emit_event(
+        STALLED if is_stalled else PROGRESSED,
+        resource={
+            "prefect.resource.id": f"prefect.flow-run.{run_id}",
+            "prefect.resource.name": run.name,
+        },
+        payload={"progress": text},
+    )
+    message = f"stalled: {text}" if is_stalled else f"no longer stalled: {text}"
+    (get_run_logger().warning if is_stalled else get_run_logger().info)(message)

@@ -29,13 +29,9 @@ from dopsd.pipeline.run_request import PARAMS, RunRequest, check
 from dopsd.training.pretraining.origin import ALLOWANCE
 from flows import stages
 from flows.artifacts import SERVER_ERRORS
-from flows.comparison_cells import Cell
-from flows.failures import failed
-from flows.machines import machines
-from flows.overrides import Overrides
-from flows.running import DOPSD, begin, run, stop_all
-from flows.settings import Hardware, Method, OtherCode, Preset, Profile, run_keys
-from flows.spread import Spread
+from flows.machines import Cell, Cells, have_joined
+from flows.running import DOPSD, begin, failed, run, stop_all
+from flows.settings import Hardware, Method, OtherCode, Overrides, Preset, Profile, run_keys
 from flows.train import train
 
 TABLE = Path("reports/compare/comparison.md")
@@ -85,8 +81,9 @@ def compare(
     how: dict[str, Any] = {"allow_retrain": allow_retrain, "other_code": other_code}
     try:
         with get_client(sync_client=True) as client:
-            is_shared = bool(machines(client))
-            finished = elsewhere(client, requests, how) if is_shared else here(requests, how)
+            finished = (
+                elsewhere(client, requests, how) if have_joined(client) else here(requests, how)
+            )
         compare_runs(finished)
     except BaseException as error:
         stop_all()
@@ -121,23 +118,21 @@ def elsewhere(
     stages.require_remote()
     requests = [portable(request) for request in requests]
     keys = [run_keys(check(request)) for request in requests]
-    code = checkout_digest(Path.cwd())
-    shared = how | {"share": True, "code": code}
+    shared = how | {"share": True, "code": checkout_digest(Path.cwd())}
     cells = [
         Cell(run_key, json.loads(json.dumps(cell_of(request, run_key).parameters | shared)))
-        for request, own_keys in zip(requests, keys, strict=True)
-        for run_key in own_keys
+        for request, keys_of_task in zip(requests, keys, strict=True)
+        for run_key in keys_of_task
     ]
-    spread = Spread(client, cells, code, get_run_logger())
-    spread.run(lambda: show_machines(spread))
+    Cells(client, cells, get_run_logger()).run(lambda: show_machines(cells))
     begin(get_run_logger())
     names: list[str] = []
-    for request, own_keys in zip(requests, keys, strict=True):
+    for request, keys_of_task in zip(requests, keys, strict=True):
         done: object = stages.write_settings(request)
-        done = stages.collect(own_keys, request.profile, done)
+        done = stages.collect(keys_of_task, request.profile, done)
         if load_params().tracking.enabled:
-            stages.publish(own_keys, done)
-        names += [str(run_key) for run_key in own_keys]
+            stages.publish(keys_of_task, done)
+        names += [str(run_key) for run_key in keys_of_task]
     return names
 
 
@@ -158,16 +153,9 @@ def cell_of(request: RunRequest, run_key: RunKey) -> RunRequest:
     return replace(request, task=run_key.task, methods=[run_key.method], seeds=[run_key.seed])
 
 
-def show_machines(spread: Spread) -> None:
+def show_machines(cells: list[Cell]) -> None:
     """Show as an artifact which machine works on what, and what is done."""
-    rows = [{"run": run, "machine": name, "state": "done"} for run, name in spread.done.items()]
-    rows += [
-        {"run": str(started.cell.key), "machine": name, "state": "at work"}
-        for name, started in spread.working.items()
-    ]
-    rows += [{"run": run, "machine": "", "state": text} for run, text in spread.failed.items()]
-    rows += [{"run": str(cell.key), "machine": "", "state": "waits"} for cell in spread.waiting]
-    rows += [{"run": "", "machine": name, "state": why} for name, why in spread.refused.items()]
+    rows = [{"run": str(c.key), "machine": c.machine, "state": c.state} for c in cells]
     with suppress(*SERVER_ERRORS):
         create_table_artifact(rows, key="machines", description="Runs of the comparison by machine")
 

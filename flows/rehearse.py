@@ -9,10 +9,8 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 
 from dopsd.config.profiles import AS_IT_STANDS
-from flows.failures import failed
-from flows.overrides import Overrides
-from flows.running import DOPSD, CommandFailed, run
-from flows.settings import Hardware, Preset, Profile
+from flows.running import DOPSD, CommandFailed, failed, run
+from flows.settings import Hardware, Overrides, Preset, Profile
 
 
 @flow(name="dopsd-rehearse")

@@ -22,7 +22,7 @@ from prefect.client.schemas.sorting import ArtifactSort, TaskRunSort
 from dopsd.pipeline import run_view
 from dopsd.pipeline.run_view import RunView, Stage, clock, newest_log
 from dopsd.tracking.client import shown, start_command
-from flows import finding, submission
+from flows import runs
 
 PAGE = 200  # rows of an answer, the server's limit
 STATES = {
@@ -47,7 +47,7 @@ def view_of(client: SyncPrefectClient, run: FlowRun, expected: list[str]) -> Run
     tasks, artifacts = _task_runs(client, run.id), _artifacts(client, run.id)
     bars = {a.task_run_id: a for a in artifacts if a.type == "progress"}
     stages = stages_of(tasks, bars, expected)
-    if submission.is_over(run):
+    if runs.is_over(run):
         stages = [_ended(stage) for stage in stages]
         if run.state_type == StateType.COMPLETED:
             stages = [stage for stage in stages if stage.state != run_view.WAITING]
@@ -180,7 +180,7 @@ def _selected(rows: list[dict[str, Any]]) -> str:
 
 def _awaited(client: SyncPrefectClient, run: FlowRun) -> str:
     """Say what a run that has not begun waits for."""
-    running = finding.running(client, "run")
+    running = runs.running(client, "run")
     if running:
         return f"waits for the end of {running[0].name}"
     pool = run.work_pool_name or ""
@@ -194,7 +194,7 @@ def _awaited(client: SyncPrefectClient, run: FlowRun) -> str:
 
 def _links(run: FlowRun, artifacts: list[Artifact]) -> dict[str, str]:
     """Return where to read more: Prefect's page, MLflow's page, the newest output."""
-    links = {"Prefect": submission.page(run.id)}
+    links = {"Prefect": runs.page(run.id)}
     server = os.environ.get("MLFLOW_TRACKING_URI", "")
     if server.startswith("http"):
         links["MLflow"] = shown(server)

@@ -15,6 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
+from prefect.client.schemas.objects import State
+from prefect.exceptions import FailedRun
+from prefect.states import Failed
+
+from dopsd.core.errors import DopsdError
 from dopsd.pipeline.run_view import exit_code, new_log, reason
 from flows import server
 from flows.guard import LOCK
@@ -23,6 +28,7 @@ Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 GUARD = Path(__file__).with_name("guard.py")
 DVC = (sys.executable, "-m", "dvc")
 DOPSD = (sys.executable, "-m", "dopsd")
+ENGINES = ("prefect.flow_runs", "prefect.task_runs")  # loggers of the engine, for the whole process
 USAGE = 2  # exit code of an error that the user must fix
 LOOK_EVERY = 0.5  # seconds
 WARN_EVERY = 60.0  # seconds
@@ -201,3 +207,42 @@ def stop_all() -> None:
     deadline = time.monotonic() + PATIENCE
     for process in processes:
         _wait(process, max(0.0, deadline - time.monotonic()))
+
+
+EXPLAINED = (
+    DopsdError,
+    CommandFailed,
+    TakenAway,
+)  # their messages name what is wrong and what to do
+
+
+def drop_traceback(record: logging.LogRecord) -> bool:
+    """Filter log records: drop the traceback of an explained error.
+
+    A record of FailedRun is dropped as a whole, since it only repeats the message of a state.
+
+    Returns:
+        Whether the record is logged.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, EXPLAINED):
+        record.exc_info = None
+    return not isinstance(error, FailedRun)
+
+
+for name in ENGINES:
+    logging.getLogger(name).addFilter(drop_traceback)
+
+
+def failed(error: BaseException) -> State[None]:
+    """Return the state Failed, in one line, for an explained error of this flow or of a subflow.
+
+    Raises:
+        BaseException: `error` itself, if its message explains nothing; Prefect then logs the
+            traceback.
+    """
+    if isinstance(error, DopsdError):
+        return Failed(message=error.coded)
+    if isinstance(error, (CommandFailed, TakenAway, FailedRun)):
+        return Failed(message=str(error))
+    raise error

@@ -26,16 +26,19 @@ from dopsd.training.pretraining.origin import ALLOWANCE
 from dopsd.training.resume import OTHER_CODE
 from flows import checkpoint_evals, server, stages
 from flows.checkpoint_evals import CheckpointEvalJob, Devices
-from flows.failures import failed
-from flows.overrides import Overrides
-from flows.running import begin, stop_all
-from flows.settings import Hardware, Method, OtherCode, Preset, Profile, Task, run_keys
+from flows.machines import hold_back
+from flows.running import begin, failed, stop_all
+from flows.settings import Hardware, Method, OtherCode, Overrides, Preset, Profile, Task, run_keys
 
 LOOK_EVERY = 1.0  # seconds
 THREADS = 64  # tasks at once; their processes wait for a device
 
 
-@flow(name="dopsd", task_runner=ThreadPoolTaskRunner(max_workers=THREADS))  # type: ignore[arg-type]  # invariant in its futures
+@flow(
+    name="dopsd",
+    task_runner=ThreadPoolTaskRunner(max_workers=THREADS),  # type: ignore[arg-type]  # invariant in its futures
+    on_failure=[hold_back],
+)
 def train(
     profile: Profile = "embedded",
     preset: Preset = "reference",
@@ -98,13 +101,12 @@ def require_code(digest: str | None) -> None:
     """Check that this workspace has the code that a comparison runs.
 
     Raises:
-        DopsdError: if it has other code, which a worker's start alone would not show.
+        DopsdError: if it has other code.
     """
-    if digest and (own := checkout_digest(Path.cwd())) != digest:
+    if digest and (digest_here := checkout_digest(Path.cwd())) != digest:
         raise DopsdError(
-            f"code: this machine has other code ({own}, the comparison {digest}) than when it"
-            " joined; here: `git checkout params.yaml dvc.lock`, `git pull`, `make down`,"
-            " `make up SERVER=...`",
+            f"code: this machine has other code ({digest_here}, the comparison {digest}); there:"
+            " `git checkout params.yaml dvc.lock`, `git pull`, `make down`, `make up SERVER=...`",
             code=Code.NOT_READY,
         )
 

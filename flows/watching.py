@@ -14,7 +14,7 @@ from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.pipeline.run_request import RunRequest, check
 from dopsd.pipeline.run_view import INTERRUPTED, Display, RunView, expected_stages, split_code
-from flows import server, submission
+from flows import runs, server
 from flows.run_state import view_of
 
 LOOK_EVERY = 1.0  # seconds
@@ -69,7 +69,7 @@ def _until_over(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
                 display.show(view)
                 if look := _look(client, run, expected):
                     run, view = look
-                    if submission.is_over(run):
+                    if runs.is_over(run):
                         return run
                 else:
                     view.note = AWAY
@@ -111,7 +111,7 @@ def _report_end(client: SyncPrefectClient, run: FlowRun, command: str) -> None:
     if run.state_type == StateType.CANCELLED:
         saved = ""
         with server.passing_failures():
-            saved = submission.saved_by(client, run)
+            saved = runs.saved_by(client, run)
         outcome = saved or "training saves its last finished update"
         message = f"{command}: {run.name} was cancelled; {outcome}"
         raise DopsdError(message, INTERRUPTED, code=Code.RUN_CANCELLED)

@@ -187,7 +187,7 @@ def check_queue(history: History) -> None:
     """Check that the running run is found behind QUEUED later ones, and the first queued one."""
     from prefect.client.orchestration import get_client
 
-    from flows import finding
+    from flows import runs
 
     running = history.queued("running")
     history.set_state(running, "RUNNING")
@@ -195,7 +195,7 @@ def check_queue(history: History) -> None:
         list(pool.map(lambda n: history.queued(f"queued-{n}", 3600 + n), range(QUEUED)))
     with get_client(sync_client=True) as client:
         for name in (None, "running", running[:13], "queued-0", f"queued-{QUEUED - 1}", "run-0"):
-            found = finding.find(client, "attach", name).name
+            found = runs.find(client, "attach", name).name
             expected = "running" if name in (None, running[:13]) else name
             assert found == expected, f"attach {name}: found {found}"
     say(f"found behind {QUEUED} queued runs: the running one, queued ones, the first one")

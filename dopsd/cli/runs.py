@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 RUN_HELP = "name of the run, or the first characters of its id (default: the newest in progress)"
 SERVERS = (("prefect", "PREFECT_API_URL", "/api"), ("mlflow", "MLFLOW_TRACKING_URI", ""))
-OUTDATED = "flows/finding.py"  # a project made by an older release lacks it
+OUTDATED = "flows/runs.py"  # a project made by an older release lacks it
 
 
 def add_runs(commands: Commands) -> None:
@@ -135,13 +135,13 @@ def _run(a: argparse.Namespace) -> None:
 
         return run_here(request, params)
     _import_flows("run")
-    from flows import submission, watching
+    from flows import runs, watching
 
     choices = {"allow_retrain": can_retrain, "other_code": other_code}
-    with submission.connection("run") as client:
-        run = submission.submit(client, request.parameters | choices)
+    with runs.connection("run") as client:
+        run = runs.submit(client, request.parameters | choices)
         with watching.leaving(run, "run"):
-            log(f"run: submitted {run.name}, {submission.page(run.id)}")
+            log(f"run: submitted {run.name}, {runs.page(run.id)}")
             if a.detach:
                 print(f"{run.name}\nwatch: dopsd attach {run.name}\nstop: dopsd cancel {run.name}")
             else:
@@ -150,20 +150,20 @@ def _run(a: argparse.Namespace) -> None:
 
 def _attach(a: argparse.Namespace) -> None:
     _import_flows("attach")
-    from flows import finding, submission, watching
+    from flows import runs, watching
 
-    with submission.connection("attach") as client:
-        watching.watch(client, finding.find(client, "attach", a.run), "attach")
+    with runs.connection("attach") as client:
+        watching.watch(client, runs.find(client, "attach", a.run), "attach")
 
 
 def _cancel(a: argparse.Namespace) -> None:
     _import_flows("cancel")
-    from flows import finding, submission
+    from flows import runs
 
-    with submission.connection("cancel") as client:
-        run = finding.find(client, "cancel", a.run)
+    with runs.connection("cancel") as client:
+        run = runs.find(client, "cancel", a.run)
         log(f"cancel: stopping {run.name}; training saves its last finished update")
-        saved = submission.cancel(client, run) or "no training was stopped"
+        saved = runs.cancel(client, run) or "no training was stopped"
         print(f"cancelled {run.name}; {saved}")
 
 

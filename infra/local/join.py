@@ -1,37 +1,42 @@
 """`make up SERVER=http://HOST:4200`: run a worker of this workspace for a server elsewhere.
 
-The worker has a work pool and a deployment of its own, dopsd-NAME and dopsd/train-NAME, so that
-machines do not take each other's runs. `dopsd-compare` gives each machine one run at a time.
+All machines are workers of the work pool `machines`, to which `dopsd-compare` submits its runs.
+Each worker takes one run at a time.
 """
 
 from __future__ import annotations
 
 import re
 import socket
-import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from processes import (
+    LOOK_EVERY,
     MACHINE,
+    MACHINES,
     ROOT,
+    START,
     STATE,
     Service,
     State,
     Trouble,
     command,
-    pool,
+    end,
+    here,
+    is_alive,
+    machine_name,
+    prefect,
     read_state,
     start,
     write_env,
 )
-from runs import ask_prefect, pause, report_lost_runs
-
-OWNER = f"{socket.gethostname()}:{ROOT}"  # of this workspace's work pool, in its description
+from runs import FLOW, ask_prefect, end_flows, report_lost_runs
 
 
 def default_name() -> str:
@@ -50,8 +55,8 @@ def check(server: str, mlflow: str, name: str, state: State) -> None:
     if "prefect" in state:
         raise Trouble("this folder runs servers of its own; run `make down` first")
     if "worker" in state:
-        own, worker = pool().removeprefix("dopsd-"), state["worker"]
-        now = (own, worker.get("prefect"), worker.get("mlflow"))
+        worker = state["worker"]
+        now = (machine_name(), worker.get("prefect"), worker.get("mlflow"))
         if now != (name, server, mlflow):
             raise Trouble(
                 f"this folder's worker runs as {now[0]} for SERVER={now[1]} MLFLOW={now[2]}; run"
@@ -66,32 +71,42 @@ def check(server: str, mlflow: str, name: str, state: State) -> None:
                 f"{key}={url} does not answer ({error}); is `make up` running there, and the port"
                 " open or forwarded (`ssh -N -L 4200:127.0.0.1:4200 -L 5000:127.0.0.1:5000 HOST`)?"
             ) from None
-    from dopsd.pipeline.dvc_remote import remote_problem  # not at the top: see `join`
+    # not at the top: containers run this folder's commands before dopsd is on their path
+    from dopsd.pipeline.dvc_remote import remote_problem
 
     if why := remote_problem(ROOT):
         raise Trouble(why)
-    check_name(f"{server}/api/work_pools/dopsd-{name}", name)
+    if name != machine_name() and name in online_workers(f"{server}/api"):
+        raise Trouble(f"NAME={name} is that of another machine, at work; choose another NAME")
 
 
-def check_name(pool_url: str, name: str) -> None:
-    """Check that no other machine works under a name.
+def online_workers(api: str) -> list[str]:
+    """Return the names of the machines whose workers report to a server."""
+    try:
+        workers = ask_prefect(f"{api}/work_pools/{MACHINES}/workers/filter", {})
+    except urllib.error.HTTPError as error:
+        if error.code == HTTPStatus.NOT_FOUND:  # no machine has joined yet
+            return []
+        raise
+    return [worker["name"] for worker in workers if worker["status"] == "ONLINE"]
+
+
+def wait_until_online(api: str, name: str, state: State) -> None:
+    """Wait until the server knows this machine's worker.
 
     Raises:
-        Trouble: if a worker of another host or folder is there.
+        Trouble: if the worker ended, or did not report in START seconds.
     """
-    try:
-        owner = ask_prefect(pool_url)["description"]
-    except urllib.error.HTTPError as error:
-        if error.code == HTTPStatus.NOT_FOUND:
-            return
-        raise
-    is_there = any(w["status"] == "ONLINE" for w in ask_prefect(f"{pool_url}/workers/filter", {}))
-    if owner and owner != OWNER and is_there:
-        raise Trouble(f"NAME={name} is that of {owner}, which is at work; choose another NAME")
+    deadline = time.monotonic() + START
+    while name not in online_workers(api):
+        worker, log = state["worker"], STATE / "worker.log"
+        if not is_alive(int(worker["pid"]), worker["started"]) or time.monotonic() > deadline:
+            raise Trouble(f"the worker ended or does not report; see {log}, then run `make down`")
+        time.sleep(LOOK_EVERY)
 
 
 def join(server: str, mlflow: str | None, name: str | None, env: dict[str, str]) -> None:
-    """Deploy this workspace's training flow to a server elsewhere, and start its worker.
+    """Start a worker of this workspace for a server elsewhere.
 
     Args:
         server: Address of Prefect's server.
@@ -102,64 +117,46 @@ def join(server: str, mlflow: str | None, name: str | None, env: dict[str, str])
     Raises:
         Trouble: if something is missing, or a `prefect` command fails.
     """
-    # not at the top: containers run this folder's commands before dopsd is on their path
-    from dopsd.core.fingerprint import checkout_digest
-
     started_at, state = time.monotonic(), read_state()
     server = server.rstrip("/").removesuffix("/api")
     host = urlsplit(server).hostname or ""
     mlflow, name = (mlflow or f"http://{host}:5000").rstrip("/"), name or default_name()
     check(server, mlflow, name, state)
-    sys.stdout.write(f"joining {server} as {name}, about half a minute\n")
+    sys.stdout.write(f"joining {server} as {name}, about 20 seconds\n")
     sys.stdout.flush()
     env |= {"PREFECT_API_URL": f"{server}/api", "MLFLOW_TRACKING_URI": mlflow}
     STATE.mkdir(parents=True, exist_ok=True)
     MACHINE.write_text(f"{name}\n", encoding="utf-8")
-    prefect("work-pool", "create", pool(), "--type", "process", "--overwrite", env=env)
-    prefect("work-pool", "set-concurrency-limit", pool(), "1", env=env)
-    ask_prefect(f"{env['PREFECT_API_URL']}/work_pools/{pool()}", {"description": OWNER}, "PATCH")
-    deployed = (
-        "-n",
-        f"train-{name}",
-        "-p",
-        pool(),
-        "--version",
-        checkout_digest(ROOT),
-        "--tag",
-        "dopsd",
-    )
-    prefect("deploy", "flows/train.py:train", *deployed, env=env)
-    pause(env["PREFECT_API_URL"], False)
+    prefect("work-pool", "create", MACHINES, "--type", "process", "--overwrite", env=env)
     report_lost_runs(env["PREFECT_API_URL"], "worker" in state)
     write_env(env)
-    words = ("prefect", "worker", "start", "--pool", pool(), "--type", "process", "--name", name)
+    words = ("--pool", MACHINES, "--type", "process", "--name", name, "--limit", "1")
     is_new = "worker" not in state
-    start(Service("worker", command(*words)), env, state, prefect=server, mlflow=mlflow)
+    service = Service("worker", command("prefect", "worker", "start", *words))
+    start(service, env, state, prefect=server, mlflow=mlflow)
+    wait_until_online(env["PREFECT_API_URL"], name, state)
     joined = f"joined {server} in {time.monotonic() - started_at:.0f} s"
     sys.stdout.write(
         f"machine {name} {joined if is_new else f'had joined {server}'}\n"
-        f"  takes runs of  {pool()}, one at a time\n"
+        "  takes runs of  comparisons, one at a time\n"
         f"  log            {(STATE / 'worker.log').relative_to(ROOT)}\n"
-        "which runs:    `dopsd attach` here; a comparison says why a machine gets none\n"
+        "which runs:    `prefect artifact inspect machines`; `dopsd attach RUN` shows one\n"
         "stop:          make down   (a run in progress saves; another machine continues it)\n"
     )
 
 
-def prefect(*words: str, env: dict[str, str]) -> None:
-    """Run a `prefect` command.
+def leave(api: str | None, state: State) -> None:
+    """End the worker, which would take the next run, and then the run in progress, which saves.
 
-    Raises:
-        Trouble: with its last line, if it fails.
+    Args:
+        api: Address of Prefect's API; None if it does not answer.
+        state: What runs here.
     """
-    process = subprocess.run(
-        command("prefect", "--no-prompt", *words),
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        encoding="utf-8",
-    )
-    if process.returncode:
-        last_lines = (process.stdout + process.stderr).strip().splitlines()[-1:]
-        raise Trouble(f"`prefect {' '.join(words)}` failed: {''.join(last_lines)}")
+    if here(FLOW):
+        sys.stdout.write("stopping a run in progress: it saves, and another machine continues\n")
+    if worker := state.get("worker"):
+        end(int(worker["pid"]), worker["started"])
+    end_flows(None)
+    if api:
+        with suppress(OSError):  # else the server takes the machine for one at work for 90 s
+            ask_prefect(f"{api}/work_pools/{MACHINES}/workers/{machine_name()}", method="DELETE")

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STATE = ROOT / "work" / "services"
 PIDS = STATE / "services.json"
 MACHINE = STATE / "machine"  # name of this machine, where it joined a server elsewhere
+POOL, MACHINES = "dopsd", "machines"  # work pools: of this workspace, of machines that joined
 ENV = "env"  # in STATE: addresses, for shells
 HOST = "127.0.0.1"  # where servers listen, unless `make up HOST=ADDRESS` names another address
 START = 300.0  # seconds to become healthy on a busy machine; usual are 20
@@ -51,9 +52,9 @@ class Service:
         return f"http://{self.host}:{self.port}"
 
 
-def pool() -> str:
-    """Return the work pool of this workspace: dopsd, or that of a machine that joined a server."""
-    return f"dopsd-{MACHINE.read_text(encoding='utf-8').strip()}" if MACHINE.is_file() else "dopsd"
+def machine_name() -> str:
+    """Return the name under which this machine joined a server elsewhere; empty if it did not."""
+    return MACHINE.read_text(encoding="utf-8").strip() if MACHINE.is_file() else ""
 
 
 def command(name: str, *words: str) -> tuple[str, ...]:
@@ -115,6 +116,26 @@ def write_state(state: State) -> None:
     tmp = PIDS.with_suffix(".tmp")
     tmp.write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
     tmp.rename(PIDS)
+
+
+def prefect(*words: str, env: dict[str, str]) -> None:
+    """Run a `prefect` command.
+
+    Raises:
+        Trouble: with its last line, if it fails.
+    """
+    process = subprocess.run(
+        command("prefect", "--no-prompt", *words),
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        encoding="utf-8",
+    )
+    if process.returncode:
+        last_lines = (process.stdout + process.stderr).strip().splitlines()[-1:]
+        raise Trouble(f"`prefect {' '.join(words)}` failed: {''.join(last_lines)}")
 
 
 def check_ports(services: list[Service], state: State) -> None:

@@ -17,9 +17,10 @@ from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 
-from processes import END, LOOK_EVERY, STATE, here, is_flow, pool
+from processes import END, LOOK_EVERY, MACHINES, POOL, STATE, here, is_flow, machine_name
 
 FLOW, GUARD = "prefect.engine", "flows/guard.py"  # in the commands of a flow run and of its stages
+WORKER = "prefect.worker.name"  # label of a run: the worker that took it
 CLAIM = timedelta(minutes=1)  # longest time between a worker's claim of a run and its process
 STOPPED = STATE / "stopped"  # ids of the runs that stop-runs ended
 ORPHAN = 120.0  # seconds for a flow to save and end after its worker was killed; usual are 15
@@ -85,10 +86,11 @@ def report_lost_runs(api: str, has_worker: bool = False) -> None:
         wait_for_orphans()
     query = {
         "flow_runs": {"state": {"type": {"any_": ["RUNNING", "PENDING", "CANCELLING"]}}},
-        "work_pools": {"name": {"any_": [pool()]}},
+        "work_pools": {"name": {"any_": [MACHINES if machine_name() else POOL]}},
     }
     for run in ask_prefect(f"{api}/flow_runs/filter", query):
-        if is_lost(run, has_worker):
+        is_here = not machine_name() or run["labels"].get(WORKER) == machine_name()
+        if is_here and is_lost(run, has_worker):
             message = "the process is gone; a retry continues from the last checkpoint"
             set_state(api, run["id"], "CRASHED", message)
             sys.stdout.write(f"marked run {run['name']} as crashed: {message}\n")
@@ -97,7 +99,7 @@ def report_lost_runs(api: str, has_worker: bool = False) -> None:
 def pause(api: str, is_paused: bool) -> None:
     """Pause or resume the work pool, so that no waiting run starts while others are stopped."""
     try:
-        ask_prefect(f"{api}/work_pools/{pool()}", {"is_paused": is_paused}, "PATCH")
+        ask_prefect(f"{api}/work_pools/{POOL}", {"is_paused": is_paused}, "PATCH")
     except urllib.error.HTTPError as error:
         if error.code != HTTPStatus.NOT_FOUND:  # no pool yet
             raise
@@ -107,16 +109,17 @@ def end_flows(api: str | None) -> None:
     """Make runs in progress save and end; waiting runs keep waiting.
 
     Args:
-        api: Address of Prefect's API, to which the worker reports; None without a server.
+        api: Address of Prefect's API, to which the worker reports; None without a server, or if the
+            worker has ended.
     """
     if api:
         try:
             pause(api, True)
         except OSError as error:
-            sys.stdout.write(f"could not pause {pool()} ({error}); waiting runs may start\n")
+            sys.stdout.write(f"could not pause {POOL} ({error}); waiting runs may start\n")
     pids = here(FLOW)
     for pid in pids:
-        then = "another machine continues" if pool() != "dopsd" else "a retry continues"
+        then = "another machine continues" if machine_name() else "a retry continues"
         sys.stdout.write(f"stopping a run in progress: progress is saved, and {then}\n")
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)

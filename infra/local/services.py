@@ -12,7 +12,7 @@ import sys
 import time
 
 from automations import make_automation
-from join import join, prefect
+from join import join, leave
 from pages import experiment_pages
 from processes import (
     END,
@@ -20,6 +20,7 @@ from processes import (
     HOST,
     MACHINE,
     PIDS,
+    POOL,
     ROOT,
     STATE,
     Service,
@@ -30,7 +31,8 @@ from processes import (
     end,
     here,
     is_answering,
-    pool,
+    machine_name,
+    prefect,
     read_state,
     start,
     wait_until_healthy,
@@ -74,7 +76,7 @@ def services(host: str, prefect: int, mlflow: int) -> list[Service]:
             host,
         ),
         Service(
-            "worker", command("prefect", "worker", "start", "--pool", pool(), "--type", "process")
+            "worker", command("prefect", "worker", "start", "--pool", POOL, "--type", "process")
         ),
     ]
 
@@ -103,8 +105,8 @@ def deploy(env: dict[str, str]) -> None:
     Raises:
         Trouble: if a `prefect` command fails.
     """
-    prefect("work-pool", "create", pool(), "--type", "process", "--overwrite", env=env)
-    prefect("work-pool", "set-concurrency-limit", pool(), "1", env=env)
+    prefect("work-pool", "create", POOL, "--type", "process", "--overwrite", env=env)
+    prefect("work-pool", "set-concurrency-limit", POOL, "1", env=env)
     prefect("deploy", "--all", env=env)
 
 
@@ -166,15 +168,17 @@ def up(host: str, prefect: int | None, mlflow: int | None) -> None:
 def down() -> None:
     """Stop runs, then the worker while it can still report to the server, then the servers."""
     state = read_state()
-    end_flows(_api(state))
-    for name in ("worker", "mlflow", "prefect"):
-        if name in state:
-            has_ended = end(int(state[name]["pid"]), state[name]["started"])
-            kill_message = (
-                f"killed {name} after waiting {END:.0f} s for its end; see"
-                f" {STATE / f'{name}.log'}\n"
-            )
-            sys.stdout.write(f"stopped {name}\n" if has_ended else kill_message)
+    api, names = _api(state), [name for name in ("worker", "mlflow", "prefect") if name in state]
+    if machine_name():
+        leave(api, state)
+    else:
+        end_flows(api)
+    for name in names:
+        has_ended = end(int(state[name]["pid"]), state[name]["started"])
+        kill_message = (
+            f"killed {name} after waiting {END:.0f} s for its end; see {STATE / f'{name}.log'}\n"
+        )
+        sys.stdout.write(f"stopped {name}\n" if has_ended else kill_message)
     for path in (PIDS, STATE / ENV, MACHINE):
         path.unlink(missing_ok=True)
     if not state:

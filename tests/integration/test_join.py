@@ -46,13 +46,15 @@ def test_a_machine_joins_with_a_password_a_store_and_a_name_of_its_own(tmp_path:
             each.dvc("remote", "add", "--local", "--force", "-d", "store", str(tmp_path / "store"))
         assert "machine gpu joined" in one.run(*SERVICES, "up", *address)
         assert "machine gpu had joined" in one.run(*SERVICES, "up", *address)
-        assert f":{one.folder}, which is at work" in refused(two, *address)
+        assert "NAME=gpu is that of another machine, at work" in refused(two, *address)
         other = (server, f"--mlflow=http://localhost:{mlflow}", "--name=gpu")
         assert "this folder's worker runs as gpu for" in refused(one, *other)
         wrong = two.env | {"PREFECT_API_AUTH_STRING": "ann:wrong"}
-        two.env, kept = wrong, two.env
+        two.env, right = wrong, two.env
         assert "401" in refused(two, server, address[1], "--name=gpu2")
-        two.env = kept
+        two.env = right
+        one.run(*SERVICES, "down")
+        assert "machine gpu joined" in two.run(*SERVICES, "up", *address)  # the name is free
     finally:
-        for each in (one, center):
+        for each in (one, two, center):
             subprocess.run([*SERVICES, "down"], cwd=each.folder, env=each.env, check=False)

@@ -1,5 +1,5 @@
-"""`make integration-machines`: a comparison over three machines, as workers in three clones of this
-machine: one is killed, one is paused, and the results are those of a single machine.
+"""`make integration-machines`: a comparison over three machines, as workers of one pool in three
+clones of this machine: one is killed, one is paused, and the results are those of a single machine.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def test_a_comparison_survives_a_killed_and_a_paused_machine(
     cells = sorted(name for name, state in runs if state == "COMPLETED" and name.startswith("sud"))
     assert cells == sorted(f"sudoku/{m}/{seed}" for m in METHODS for seed in SEEDS)
     logs = "\n".join(text for (text,) in database.sql("prefect", "SELECT message FROM log"))
-    assert "one does not answer any more; another machine continues" in logs
+    assert "one: the machine does not answer any more; another machine continues" in logs
     assert "checkpoints of this run up to update" in logs  # from where the killed machine was
     assert (center.folder / "reports/compare/comparison.html").is_file()
 

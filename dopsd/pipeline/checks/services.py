@@ -98,7 +98,7 @@ def prefect_server(_: Params) -> Iterator[Finding]:
         else f"`prefect` uses port {PORTS['Prefect']}: {advice_for('Prefect', 'PREFECT_API_URL')}"
     )
     yield Finding("prefect server", True if is_configured else None, f"{api} answers", advice)
-    pool = f"dopsd-{MACHINE.read_text(encoding='utf-8').strip()}" if MACHINE.is_file() else "dopsd"
+    pool = "machines" if MACHINE.is_file() else "dopsd"
     online = [worker["name"] for worker in workers(api, pool) if worker["status"] == "ONLINE"]
     start = start_command("Prefect")
     worker = start if start == "make up" else f"prefect worker start --pool {pool}"

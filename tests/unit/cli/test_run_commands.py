@@ -57,4 +57,4 @@ def test_a_wrong_setting_is_refused_before_any_server_is_asked(without_server, c
 def test_a_folder_without_the_flows_is_named(without_server, command, capsys):
     write_params()
     assert main([command]) == 2
-    assert "flows/finding.py: no such file" in capsys.readouterr().err
+    assert "flows/runs.py: no such file" in capsys.readouterr().err

@@ -30,7 +30,7 @@ from dopsd.core.environment import MEETING, MPI, RANKED, bypass_proxies, refuse_
 from dopsd.core.errors import DopsdError
 from dopsd.distributed import accelerate_group
 from dopsd.pipeline.checks import machine
-from flows import submission
+from flows import runs
 
 
 class Healthy(http.server.BaseHTTPRequestHandler):
@@ -86,11 +86,11 @@ def test_without_a_proxy_the_environment_stays(server):
 
 
 def test_a_proxy_that_the_client_of_prefect_cannot_use_is_named(server, monkeypatch):
-    monkeypatch.setattr(submission.server, "is_reachable", lambda: True)
+    monkeypatch.setattr(runs.server, "is_reachable", lambda: True)
     for proxy in ("socks://127.0.0.1:9", "socks5://127.0.0.1:9"):
         monkeypatch.setenv("all_proxy", proxy)
         with pytest.raises(DopsdError, match=r"run: all_proxy: .*SOCKS|scheme.*; unset it"):
-            submission.connection("run").__enter__()
+            runs.connection("run").__enter__()
 
 
 def test_every_command_and_the_script_of_the_servers_bypass_proxies(server, tmp_path, monkeypatch):

@@ -11,7 +11,8 @@ from prefect.states import Completed, Running, Scheduled
 from prefect.testing.utilities import prefect_test_harness
 
 from dopsd.core.errors import DopsdError
-from flows import finding
+from flows import runs
+from flows.machines import TAG
 
 pytestmark = pytest.mark.full  # starts a server
 
@@ -27,7 +28,7 @@ def compared() -> None:
 
 
 def test_a_run_is_found_behind_pages_of_later_ones(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(finding, "PAGE", 2)
+    monkeypatch.setattr(runs, "PAGE", 2)
     later = datetime.now(UTC) + timedelta(hours=1)
     with prefect_test_harness(server_startup_timeout=300), get_client(sync_client=True) as client:
         flow_id = client.create_flow(empty)
@@ -45,7 +46,7 @@ def test_a_run_is_found_behind_pages_of_later_ones(monkeypatch: pytest.MonkeyPat
         client.set_flow_run_state(first, Completed(), force=True)
         for name in ("attach", "cancel"):  # none has begun, and none is due
             with pytest.raises(DopsdError) as error:
-                finding.find(client, name, None)
+                runs.find(client, name, None)
             assert "no run is in progress; the last was first (Completed); the next one is" in str(
                 error.value
             )
@@ -53,17 +54,24 @@ def test_a_run_is_found_behind_pages_of_later_ones(monkeypatch: pytest.MonkeyPat
                 f"running, planned for {later:%Y-%m-%d %H:%M} UTC (`dopsd cancel running`"
                 in str(error.value)
             )
-        monkeypatch.setattr(finding, "SKEW", timedelta(hours=2))  # the queue waits by now
-        assert finding.find(client, "attach", None).name == "queued-6"
+        monkeypatch.setattr(runs, "SKEW", timedelta(hours=2))  # the queue waits by now
+        assert runs.find(client, "attach", None).name == "queued-6"
         client.set_flow_run_state(running, Running(), force=True)
-        assert finding.find(client, "attach", None).name == "running"
+        assert runs.find(client, "attach", None).name == "running"
         for name in ("first", str(first), str(first)[:18].upper(), "queued-2"):
             expected = "queued-2" if name == "queued-2" else "first"
-            assert finding.find(client, "attach", name).name == expected
+            assert runs.find(client, "attach", name).name == expected
         with pytest.raises(DopsdError, match="queued-6"):
-            finding.find(client, "attach", "quued-6")
+            runs.find(client, "attach", "quued-6")
+        cell, tags = client.create_deployment(flow_id, "cell"), [TAG]
+        for _ in range(2):
+            newest = client.create_flow_run_from_deployment(cell, name="s/rft/0", tags=tags)
+            client.set_flow_run_state(newest.id, Running(), force=True)
+            assert runs.find(client, "cancel", "s/rft/0").id == newest.id
+            client.set_flow_run_state(newest.id, Completed(), force=True)
+        assert runs.find(client, "attach", "s/rft/0").id == newest.id
         several = client.create_deployment(client.create_flow(compared), "compare")
         client.create_flow_run_from_deployment(several, name="big")
-        assert finding.find(client, "cancel", "big").name == "big"
+        assert runs.find(client, "cancel", "big").name == "big"
         with pytest.raises(DopsdError, match="attach: big is a comparison"):
-            finding.find(client, "attach", "big")
+            runs.find(client, "attach", "big")

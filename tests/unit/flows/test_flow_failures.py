@@ -21,8 +21,7 @@ from dopsd.config import params_file, profiles
 from dopsd.core.errors import DopsdError
 from dopsd.pipeline.run_request import RunRequest
 from flows import stages
-from flows.failures import failed
-from flows.running import CommandFailed
+from flows.running import CommandFailed, failed
 
 FLOWS = ("flows/train.py:train", "flows/compare.py:compare", "flows/rehearse.py:rehearse")
 

@@ -224,7 +224,7 @@ def test_each_profile_of_a_comparison_is_trained_and_all_are_compared(monkeypatc
     )
     monkeypatch.setattr(comparing, "compare_runs", compared.append)
     monkeypatch.setattr(comparing, "get_client", lambda **_: nullcontext())
-    monkeypatch.setattr(comparing, "machines", lambda client: [])
+    monkeypatch.setattr(comparing, "have_joined", lambda client: False)
     assert comparing.compare.fn(
         ["embedded", "llada-8b-gsm8k"], seeds=[3], max_updates=2, other_code="anew"
     ) == [

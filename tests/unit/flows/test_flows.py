@@ -222,7 +222,7 @@ def test_progress_is_that_of_this_run_and_shown_when_it_changes(tmp_path, monkey
         artifacts, "update_progress_artifact", lambda i, p, **k: made.append((p, k["description"]))
     )
     monkeypatch.setattr(artifacts.server, "is_reachable", lambda: True)
-    monkeypatch.setattr(artifacts, "flag", lambda *_: None)
+    monkeypatch.setattr(artifacts, "flag_stall", lambda *_: None)
     state = Path("work/train.json")
     state.parent.mkdir()
     state.write_text(json.dumps({"done": 9, "total": 10, "rate": 1.0, "steps": 9}))
@@ -242,7 +242,7 @@ def test_progress_is_that_of_this_run_and_shown_when_it_changes(tmp_path, monkey
 def test_the_mark_of_a_stalled_command_ends_with_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flagged = []
-    monkeypatch.setattr(artifacts, "flag", lambda is_stalled, _: flagged.append(is_stalled))
+    monkeypatch.setattr(artifacts, "flag_stall", lambda is_stalled, _: flagged.append(is_stalled))
     monkeypatch.setattr(artifacts, "create_progress_artifact", lambda *_, **__: "id")
     monkeypatch.setattr(artifacts.server, "is_reachable", lambda: True)
     monkeypatch.setattr(stages, "get_run_logger", lambda: LOG)

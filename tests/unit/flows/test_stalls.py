@@ -17,7 +17,7 @@ from prefect.client.orchestration import get_client
 from prefect.testing.utilities import prefect_test_harness
 
 from dopsd.core.progress import FEWEST
-from flows import artifacts, stalls
+from flows import artifacts
 from flows.artifacts import ProgressBar
 from flows.running import begin, run
 
@@ -52,7 +52,7 @@ def test_a_stopped_process_is_flagged_and_the_flag_ends_when_it_goes_on(
     write_params(train__updates=300, train__checkpoint_every=300)
     monkeypatch.setattr(artifacts, "EVERY", 0.2)
     events: list[str] = []
-    monkeypatch.setattr(stalls, "emit_event", lambda name, **_: events.append(name))
+    monkeypatch.setattr(artifacts, "emit_event", lambda name, **_: events.append(name))
 
     @task
     def train() -> None:
@@ -96,4 +96,4 @@ def test_a_stopped_process_is_flagged_and_the_flag_ends_when_it_goes_on(
         until(lambda: not is_flagged())
         thread.join(300)
         assert outcome == ["Completed"] and not is_flagged()
-        assert events == [stalls.PROGRESSED, stalls.STALLED, stalls.PROGRESSED]
+        assert events == [artifacts.PROGRESSED, artifacts.STALLED, artifacts.PROGRESSED]

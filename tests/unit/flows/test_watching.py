@@ -24,7 +24,7 @@ from prefect.settings import (
 from dopsd.cli import runs as commands
 from dopsd.cli.main import main
 from dopsd.core.errors import DopsdError
-from flows import submission, watching
+from flows import runs, watching
 
 RUN, DEPLOYMENT = str(uuid4()), str(uuid4())
 SLOW = 0.3  # seconds after which the client gives up a request
@@ -98,7 +98,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     Thread(target=serving.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{serving.server_address[1]}/api"
     monkeypatch.setattr(watching, "LOOK_EVERY", 0.01)
-    monkeypatch.setattr(submission, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(runs, "LOOK_EVERY", 0.01)
     changes = {PREFECT_API_URL: address, PREFECT_CLIENT_MAX_RETRIES: 0}
     with temporary_settings(changes | {PREFECT_API_REQUEST_TIMEOUT: SLOW}):
         yield serving
@@ -132,7 +132,7 @@ def test_what_the_server_refuses_ends_the_view_with_its_reason(folder, server, c
 def test_a_server_that_is_silent_at_the_start_is_not_called_absent(server):
     with (
         pytest.raises(DopsdError, match="does not answer") as raised,
-        submission.connection("attach") as client,
+        runs.connection("attach") as client,
     ):
         server.trouble = ["silence"]
         client.read_flow_run(RUN)
@@ -146,7 +146,7 @@ def test_ctrl_c_after_the_submission_never_says_that_the_same_command_continues(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    module = submission if moment == "page" else watching
+    module = runs if moment == "page" else watching
     monkeypatch.setattr(module, moment, interrupted)
     assert main(["run"]) == 130
     err = capsys.readouterr().err.splitlines()[-1]
@@ -160,9 +160,7 @@ def test_ctrl_c_while_the_server_is_asked_for_a_run_says_where_to_look(
     def interrupted(client, *_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(
-        submission.SyncPrefectClient, "create_flow_run_from_deployment", interrupted
-    )
+    monkeypatch.setattr(runs.SyncPrefectClient, "create_flow_run_from_deployment", interrupted)
     assert main(["run"]) == 130
     err = capsys.readouterr().err
     assert "may have started" in err and "`dopsd attach`" in err and "same command" not in err

@@ -74,9 +74,7 @@ def test_every_command_of_ours_is_in_the_image():
     assert {word for word in words if word.startswith("dopsd-")} <= copied
 
 
-@pytest.mark.parametrize(
-    "file", ["local/services.py", "local/join.py", "compose/worker.sh", "k8s/base/deploy.py"]
-)
+@pytest.mark.parametrize("file", ["local/services.py", "compose/worker.sh", "k8s/base/deploy.py"])
 def test_every_way_to_deploy_limits_the_pool_to_one_run(file):
     words = re.findall(
         r"[\w-]+", (COMPOSE.parent / file).read_text().split("set-concurrency-limit")[1]

@@ -192,6 +192,34 @@ def test_a_lost_run_is_reported_and_a_living_one_is_not(monkeypatch):
     assert told[0][1]["state"]["type"] == "CRASHED"
 
 
+def test_a_machine_that_joined_reports_its_own_lost_runs_only(workspace, monkeypatch):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    known = [
+        {
+            "id": name,
+            "name": name,
+            "labels": {runs.WORKER: name},
+            "infrastructure_pid": str(gone.pid),
+            "state_type": "RUNNING",
+            "state": {"timestamp": datetime.now(UTC).isoformat()},
+        }
+        for name in ("gpu", "other")
+    ]
+    asked = []
+
+    def call(url: str, body: object, *_: object) -> object:
+        asked.append((url, body))
+        return known
+
+    (workspace / "machine").write_text("gpu\n")
+    monkeypatch.setattr(processes, "MACHINE", workspace / "machine")
+    monkeypatch.setattr(runs, "call", call)
+    runs.report_lost_runs("http://here/api")
+    assert asked[0][1]["work_pools"]["name"]["any_"] == ["machines"]
+    assert [url for url, _ in asked[1:]] == ["http://here/api/flow_runs/gpu/set_state"]
+
+
 def test_what_a_dead_worker_had_claimed_is_lost_at_once_and_its_flow_may_end_first(
     workspace, monkeypatch, capsys
 ):

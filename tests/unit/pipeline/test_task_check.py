@@ -214,7 +214,7 @@ def test_each_task_has_the_number_of_the_folder_of_all_until_it_is_removed(proje
 def test_the_flows_offer_the_task_and_its_keys(project: Path):
     begin(project)
     code = (
-        "import json; from flows.settings import Task; from flows.overrides import"
+        "import json; from flows.settings import Task,"
         " overrides_schema; print(json.dumps([str(Task), overrides_schema()]))"
     )
     env = os.environ | {"PYTHONPATH": str(ROOT)}  # an installed dopsd does not bring flows/

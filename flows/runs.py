@@ -1,0 +1,320 @@
+"""Submit, find and cancel runs of the deployment dopsd/train: what `dopsd run` and others call."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterId,
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterExpectedStartTime,
+    FlowRunFilterName,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    FlowRunFilterTags,
+    LogFilter,
+    LogFilterFlowRunId,
+)
+from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, State, StateType
+from prefect.client.schemas.responses import DeploymentResponse, StateAbortDetails
+from prefect.client.schemas.sorting import FlowRunSort, LogSort
+from prefect.exceptions import ObjectNotFound, PrefectException
+from prefect.settings import get_current_settings
+
+from dopsd.core.environment import proxies
+from dopsd.core.error_codes import Code
+from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.progress import log
+from dopsd.pipeline.run_view import INTERRUPTED, saved
+from dopsd.tracking.client import SERVICES, shown, start_command
+from flows import server
+from flows.machines import TAG
+
+DEPLOYMENT = "dopsd/train"
+COMPARE = "dopsd-compare"
+PAGE = 200  # rows of an answer, the server's limit
+LISTED = 10  # names in a message
+SKEW = timedelta(minutes=1)  # of the server's clock: a run that starts later is planned
+ID = re.compile("[0-9a-f-]{1,36}")  # of a run, or its beginning
+ENV = SERVICES.with_name("env")  # written by `make up`, with the addresses of its servers
+LINES = 200  # of a log, the newest, in which a stopped run says what it saved
+LOOK_EVERY = 1.0  # seconds
+SLOW = 60.0  # seconds after which a cancellation says what it waits for
+
+
+@contextmanager
+def connection(command: str) -> Iterator[SyncPrefectClient]:
+    """Yield a client of Prefect's server; turn errors of the server into one line.
+
+    Args:
+        command: Command that messages name.
+
+    Raises:
+        DopsdError: if no server answers, or it refuses a request.
+    """
+    if not server.is_reachable():
+        raise DopsdError(_no_server(command), code=Code.RUN_SERVER)
+    try:
+        opened = get_client(sync_client=True)
+    except (ValueError, ImportError) as error:  # of httpx, which makes ready for every proxy
+        reason = " ".join(str(error).split())
+        message = f"{command}: {', '.join(proxies())}: {reason}; unset it, or name an HTTP proxy"
+        raise DopsdError(message, code=Code.RUN_SERVER) from None
+    try:
+        with opened as client:
+            yield client
+    except httpx.ConnectError:
+        raise DopsdError(_no_server(command), code=Code.RUN_SERVER) from None
+    except httpx.TransportError as error:
+        message = (
+            f"{command}: Prefect's server at {address()} does not answer ({type(error).__name__});"
+            " a run that it has started goes on, and `dopsd attach` shows it"
+        )
+        raise DopsdError(message, code=Code.RUN_SERVER) from None
+    except (httpx.HTTPError, PrefectException) as error:
+        reason = " ".join(str(error).split())
+        message = f"{command}: Prefect's server at {address()} refused: {reason}"
+        raise DopsdError(message, code=Code.RUN_SERVER) from None
+
+
+def address() -> str:
+    """Return the address of Prefect's API, without a password."""
+    return shown(str(get_current_settings().api.url or "(no PREFECT_API_URL)"))
+
+
+def _no_server(command: str) -> str:
+    start = start_command("Prefect")
+    source = f" and `source {ENV}`" if start == "make up" else ""
+    return (
+        f"{command}: no Prefect server at {address()}; run `{start}`{source}, or run without a"
+        " server: `dopsd run --local`"
+    )
+
+
+def deployment(client: SyncPrefectClient, command: str) -> DeploymentResponse:
+    """Return the deployment dopsd/train.
+
+    Raises:
+        DopsdError: if the server has none.
+    """
+    try:
+        return client.read_deployment_by_name(DEPLOYMENT)
+    except ObjectNotFound:
+        deploy = "make up" if start_command("Prefect") == "make up" else "prefect deploy --all"
+        raise DopsdError(
+            f"{command}: the server at {address()} has no deployment {DEPLOYMENT}; run `{deploy}`",
+            code=Code.NO_DEPLOYMENT,
+        ) from None
+
+
+def submit(client: SyncPrefectClient, parameters: dict[str, Any]) -> FlowRun:
+    """Submit a run, and say so if the worker runs it in another folder."""
+    target = deployment(client, "run")
+    folder = _folder(target)
+    if folder and Path(folder) != Path.cwd():
+        log(f"run: note: the worker runs in {folder}, with the params.yaml of that folder")
+    try:
+        return client.create_flow_run_from_deployment(target.id, parameters=parameters)
+    except KeyboardInterrupt:
+        message = "run: interrupted while the server was asked; the run may have started:"
+        message += " see `dopsd attach` before you start it again"
+        raise DopsdError(message, INTERRUPTED, code=Code.RUN_LEFT) from None
+
+
+def _folder(target: DeploymentResponse) -> str:
+    """Return the folder in which a deployment runs, or nothing if the server does not know it."""
+    for step in target.pull_steps or []:
+        for options in step.values():
+            if isinstance(options, dict) and options.get("directory"):
+                return str(options["directory"])
+    return target.path or ""
+
+
+def page(run_id: UUID) -> str:
+    """Return the address of a run in Prefect's UI."""
+    ui = get_current_settings().ui_url or address().removesuffix("/api")
+    return f"{shown(ui)}/runs/flow-run/{run_id}"
+
+
+def is_over(run: FlowRun) -> bool:
+    """Tell whether a run has ended."""
+    return run.state is not None and run.state.is_final()
+
+
+def cancel(client: SyncPrefectClient, run: FlowRun) -> str:
+    """Cancel a run, wait for its end, and return what it saved.
+
+    Raises:
+        DopsdError: if the run has ended already, or ends in another way.
+    """
+    if is_over(run):
+        message = f"cancel: {run.name} has ended already: {run.state_name}"
+        raise DopsdError(message, code=Code.NO_RUN)
+    result = client.set_flow_run_state(run.id, State(type=StateType.CANCELLING))
+    if isinstance(result.details, StateAbortDetails):
+        message = f"cancel: {run.name}: {result.details.reason}"
+        raise DopsdError(message, code=Code.RUN_SERVER)
+    started, is_announced = time.monotonic(), False
+    while not is_over(run):
+        with server.passing_failures():
+            run = client.read_flow_run(run.id)
+        if time.monotonic() - started > SLOW and not is_announced:
+            log(
+                f"cancel: waiting for the worker to stop {run.name}; Ctrl-C leaves it to the worker"
+            )
+            is_announced = True
+        time.sleep(LOOK_EVERY)
+    if run.state_type != StateType.CANCELLED:
+        message = f"cancel: {run.name} ended before it was cancelled: {run.state_name}"
+        raise DopsdError(message, code=Code.NO_RUN)
+    return saved_by(client, run)
+
+
+def saved_by(client: SyncPrefectClient, run: FlowRun) -> str:
+    """Return what a stopped run saved, from its log; empty if the log does not say."""
+    only = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id]))
+    newest = client.read_logs(only, limit=LINES, sort=LogSort.TIMESTAMP_DESC)
+    return saved([line for entry in reversed(newest) for line in entry.message.splitlines()])
+
+
+def find(client: SyncPrefectClient, command: str, name: str | None) -> FlowRun:
+    """Return the run of this name or beginning of an id; without one the newest in progress.
+
+    Running runs go before those that wait. A run that is planned for later is not in progress.
+
+    Raises:
+        DopsdError: if there is none, or if several ids begin so.
+    """
+    if name is None:
+        return _in_progress(client, command)
+    named = FlowRunFilter(name=FlowRunFilterName(any_=[name]))
+    matches = training_runs(client, command, named) or _with_id(client, command, name.lower())
+    matches = matches or _cells(client, name)
+    if len(matches) == 1:
+        return matches[0]
+    if not matches and (compared := comparisons(client, named)):
+        if command == "cancel":
+            return compared[0]
+        raise DopsdError(_of_comparison(command, name), code=Code.NO_RUN)
+    if matches:
+        ids = ", ".join(str(run.id) for run in matches[:LISTED])
+        message = f"{command}: {name}: several runs begin so: {ids}"
+        raise DopsdError(message, code=Code.NO_RUN)
+    names = [run.name for run in training_runs(client, command, most=LISTED)] or ["no run"]
+    raise DopsdError(unknown(f"{command}: {name}", names), code=Code.NO_RUN)
+
+
+def training_runs(
+    client: SyncPrefectClient,
+    command: str,
+    only: FlowRunFilter | None = None,
+    most: int | None = None,
+    offset: int = 0,
+    sort: FlowRunSort = FlowRunSort.EXPECTED_START_TIME_DESC,
+) -> list[FlowRun]:
+    """Return the newest runs of the deployment, newest first.
+
+    Args:
+        client: Client of Prefect's server.
+        command: Command that messages name.
+        only: Which runs count; None: all.
+        most: Number of runs; None: PAGE, the most.
+        offset: Number of newer runs to leave out.
+        sort: Another order, which also says which runs are left out.
+    """
+    of_deployment = DeploymentFilter(id=DeploymentFilterId(any_=[deployment(client, command).id]))
+    return client.read_flow_runs(
+        deployment_filter=of_deployment,
+        flow_run_filter=only,
+        sort=sort,
+        limit=most or PAGE,
+        offset=offset,
+    )
+
+
+def _with_id(client: SyncPrefectClient, command: str, beginning: str) -> list[FlowRun]:
+    """Return the runs whose id begins so; the server cannot look for a part of an id."""
+    matches: list[FlowRun] = []
+    offset = 0
+    while ID.fullmatch(beginning) and (page := training_runs(client, command, offset=offset)):
+        matches += [run for run in page if str(run.id).startswith(beginning)]
+        offset += len(page)
+    return matches
+
+
+def _cells(client: SyncPrefectClient, name: str) -> list[FlowRun]:
+    """Return the newest run of a comparison of this name: task/method/seed.
+
+    One in progress goes before those that have ended.
+    """
+    named = FlowRunFilter(name=FlowRunFilterName(any_=[name]), tags=FlowRunFilterTags(all_=[TAG]))
+    newest = client.read_flow_runs(flow_run_filter=named, sort=FlowRunSort.START_TIME_DESC)
+    return sorted(newest, key=is_over)[:1]
+
+
+def comparisons(client: SyncPrefectClient, only: FlowRunFilter) -> list[FlowRun]:
+    """Return the newest runs of the flow dopsd-compare, which trains on many machines."""
+    flow = FlowFilter(name=FlowFilterName(any_=[COMPARE]))
+    return client.read_flow_runs(
+        flow_filter=flow,
+        flow_run_filter=only,
+        sort=FlowRunSort.EXPECTED_START_TIME_DESC,
+        limit=LISTED,
+    )
+
+
+def _of_comparison(command: str, name: str) -> str:
+    return (
+        f"{command}: {name} is a comparison: `prefect artifact inspect machines` says which machine"
+        " works on what, and `dopsd attach TASK/METHOD/SEED` shows a run;"
+        f" `dopsd cancel {name}` stops it"
+    )
+
+
+def running(client: SyncPrefectClient, command: str) -> list[FlowRun]:
+    """Return the runs of the deployment that are running, newest first."""
+    return training_runs(
+        client, command, _in_state(FlowRunFilterStateType(any_=[StateType.RUNNING]))
+    )
+
+
+def _in_state(
+    kind: FlowRunFilterStateType, start: FlowRunFilterExpectedStartTime | None = None
+) -> FlowRunFilter:
+    return FlowRunFilter(state=FlowRunFilterState(type=kind), expected_start_time=start)
+
+
+def _in_progress(client: SyncPrefectClient, command: str) -> FlowRun:
+    soon = datetime.now(UTC) + SKEW
+    alive = FlowRunFilterStateType(not_any_=sorted(TERMINAL_STATES))
+    active = _in_state(alive, FlowRunFilterExpectedStartTime(before_=soon))
+    if found := running(client, command) or training_runs(client, command, active, most=1):
+        return found[0]
+    if compared := comparisons(client, active):
+        raise DopsdError(_of_comparison(command, compared[0].name), code=Code.NO_RUN)
+    over = FlowRunFilterStateType(any_=sorted(TERMINAL_STATES))
+    newest = training_runs(client, command, _in_state(over), most=1)
+    last = f"; the last was {newest[0].name} ({newest[0].state_name})" if newest else ""
+    planned = _in_state(alive, FlowRunFilterExpectedStartTime(after_=soon))
+    next_one = training_runs(
+        client, command, planned, most=1, sort=FlowRunSort.EXPECTED_START_TIME_ASC
+    )
+    for run in next_one:
+        last += (
+            f"; the next one is {run.name}, planned for {run.expected_start_time:%Y-%m-%d %H:%M}"
+        )
+        last += f" UTC (`dopsd cancel {run.name}` stops it)"
+    message = f"{command}: no run is in progress{last}; `dopsd run` starts one"
+    raise DopsdError(message, code=Code.NO_RUN)
