@@ -119,6 +119,9 @@ def connect(uri: str) -> MlflowClient:
     """Return a client whose store is ready.
 
     A lock lets one process at a time create a local database: two at once break its migration.
+
+    Raises:
+        DopsdError: if the folder of a local database is missing.
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -128,7 +131,14 @@ def connect(uri: str) -> MlflowClient:
         return MlflowClient(uri)
     from sqlalchemy import make_url  # MLflow brings it
 
-    with Path(f"{make_url(uri).database}.lock").open("w", encoding="utf-8") as lock:
+    database = Path(make_url(uri).database or "mlflow.db")
+    if not database.parent.is_dir():
+        raise DopsdError(
+            f"tracking: {shown(uri)}: there is no folder {database.parent}; make it, or correct"
+            " tracking.uri or MLFLOW_TRACKING_URI",
+            code=Code.TRACKING_SERVER,
+        )
+    with Path(f"{database}.lock").open("w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         client = MlflowClient(uri)
         client.search_experiments(max_results=1)

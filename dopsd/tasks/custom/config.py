@@ -75,7 +75,10 @@ def columns_of(template: str) -> list[str]:
         raise ValueError(f"{error}; write {{{{ and }}}} for braces") from error
     for _, name, specification, conversion in parts:
         if name == "" or specification or conversion:
-            raise ValueError("expected the name of a column in braces; write {{ and }} for braces")
+            raise ValueError(
+                "expected the name of a column in braces, without : and ! (rename such a column);"
+                " write {{ and }} for braces"
+            )
     return [name for _, name, _, _ in parts if name]
 
 

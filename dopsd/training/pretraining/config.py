@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dopsd.core.settings import Betas, Count, Natural, Positive, Share, Whole
+from dopsd.core.settings import Betas, Count, Distinct, Natural, Positive, Share, Whole
 from dopsd.models.config import EmbeddedShape
 
 
@@ -20,7 +20,7 @@ class PretrainConfig(EmbeddedShape):
     """
 
     # the tasks that have a base of their own, made from their worked solutions
-    tasks: list[Literal["sudoku", "countdown", "chains"]] = Field([])
+    tasks: Annotated[list[Literal["sudoku", "countdown", "chains"]], Distinct] = Field([])
     recipe: Count = 1  # version of the pretraining code
     updates: Count = 800  # optimizer steps
     batch_size: Count = 64  # sequences in an update

@@ -104,6 +104,7 @@ def test_the_embedded_profile_states_every_setting():
         ({"matrix__tasks": ["sudoku"] * 2}, "matrix.tasks: sudoku is there twice"),
         ({"matrix__methods": ["rft"] * 2}, "matrix.methods: rft is there twice"),
         ({"ablate__seeds": [0, 0]}, "ablate.seeds: 0 is there twice"),
+        ({"pretrain__tasks": ["sudoku"] * 2}, "pretrain.tasks: sudoku is there twice"),
         ({"ablate__run": ["default"] * 2}, "ablate.run: default is there twice"),
         ({"checkpoints__remote": "s3:/bucket/x"}, "did you mean s3://bucket/x?"),
         ({"checkpoints__remote": "s3:bucket"}, "did you mean s3://bucket?"),

@@ -379,6 +379,15 @@ def test_a_wrong_section_is_one_error(section, said):
     assert said in fault["msg"]
 
 
+def test_a_program_with_line_ends_of_windows_is_refused(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script = Path("data/external/score.py")
+    script.parent.mkdir(parents=True)
+    script.write_bytes(b"#!/usr/bin/env python3\r\nprint()\r\n")
+    with pytest.raises(ValidationError, match="save it with Unix line ends"):
+        SECTION.validate_python({"type": "command", "program": [str(script)]})
+
+
 @pytest.mark.parametrize(
     ("text", "formats", "answer"),
     [

@@ -280,7 +280,7 @@ def test_the_tracking_address_is_absolute_and_the_environment_goes_first(project
         ("http://h:port", "expected http://HOST:PORT"),
         ("http://h:5000 ", "expected http://HOST:PORT"),
         ("htp://h:5000", "unsupported URI 'htp://h:5000'"),
-        ("sqlite:////no/such/folder/mlflow.db", "/no/such/folder/mlflow.db.lock; fix this"),
+        ("sqlite:////no/such/folder/mlflow.db", "there is no folder /no/such/folder; make it"),
         ("postgresql+nodriver://h/db", "postgresql.nodriver"),
     ],
 )

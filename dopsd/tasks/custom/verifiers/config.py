@@ -161,6 +161,12 @@ class CommandConfig(VerifierSettings):
     def program_is_watched(cls, words: list[str]) -> list[str]:
         """Require a program in data/external, or one that exists and a script there."""
         if is_external(words[0]):
+            path = Path(words[0])
+            if path.is_file() and path.open("rb").readline(200).endswith(b"\r\n"):
+                raise ValueError(
+                    f"{path}: its first line ends with a carriage return, so that it cannot start;"
+                    " save it with Unix line ends"
+                )
             return words
         script = next((word for word in words[1:] if not word.startswith("-")), "")
         if not is_external(script):
