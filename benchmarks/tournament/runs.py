@@ -14,6 +14,7 @@ from benchmarks.tournament.plan import Plan, merged
 from dopsd.algorithms.common.config import BETWEEN
 from dopsd.config.loading import checked, read_yaml
 from dopsd.config.params import Params
+from dopsd.config.profiles.layers import completed
 from dopsd.core.files import WORK, read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import RunKey
@@ -107,7 +108,7 @@ class Run:
     def params(self, updates: int) -> Params:
         """Return all settings of the run with this many updates."""
         ends = {"updates": updates, "checkpoint_every": 1}
-        raw = settings()
+        raw = completed(settings())
         section = merged(merged(raw["method"].get(self.method, {}), self.changes), {"train": ends})
         variants: dict[str, Any] = {"default": {}, self.variant: {}}  # names the run's folder
         own = {

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import TEMPORARY, DopsdError, unknown
-from dopsd.core.files import ASIDE, fresh_folder, link, write_json
+from dopsd.core.files import ASIDE, fresh_folder, link, read_json, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import LOG
 from dopsd.core.progress import log
@@ -279,8 +279,10 @@ def _rows(log_file: Path) -> list[dict[str, Any]]:
 def is_done(run: RunSettings) -> bool:
     """Return whether this code has finished the run, so that nothing is left to train."""
     scratch = scratch_folder(run)
-    is_ours = record_of(scratch).get("code") == code_of(run.key.task, run.kind)
-    return is_ours and is_finished(scratch, run.train)
+    record = record_of(scratch)
+    is_ours = str(run.key) in record.get("cells", ())
+    has_code = record.get("code") == code_of(run.key.task, run.kind)
+    return is_ours and has_code and is_finished(scratch, run.train)
 
 
 def is_finished(folder: Path, settings: TrainConfig) -> bool:
@@ -366,9 +368,7 @@ def write_stage_outputs(scratch: Path, out: Path, every: int, start: dict[str, s
     ]
     write_table(out.with_suffix(".csv"), rows)
     # state.json also counts collects after the last update
-    counts = json.loads((checkpoints[-1].path / "state.json").read_text(encoding="utf-8"))[
-        "counters"
-    ]
+    counts = read_json(checkpoints[-1].path / "state.json", "dopsd train")["counters"]
     # a run that was interrupted at its end, or was longer before, has such collects
     if checkpoints[-1].update == record_of(scratch)["ends"]["updates"]:
         counts = {

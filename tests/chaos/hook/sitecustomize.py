@@ -18,10 +18,8 @@ PHASES = {  # module: {class or function: {method: phase}}
     "dopsd.training.trainer": {
         "Trainer": {"collect": "collecting", "accumulate": "updating", "step": "updating"}
     },
-    "dopsd.training.run_folder": {
-        "RunFolder": {"save": "saving"},
-        "write_stage_outputs": "publishing",
-    },
+    "dopsd.training.run_folder": {"RunFolder": {"save": "saving"}},
+    "dopsd.training.resume": {"write_stage_outputs": "publishing"},
     "dopsd.evaluation.evaluator": {"Evaluator": {"_evaluate": "evaluating"}},
     "dopsd.models.llm_policy": {"LlmPolicy": {"hidden": ""}},
 }

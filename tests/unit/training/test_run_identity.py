@@ -154,6 +154,7 @@ def test_checkpoints_more_often_or_more_seldom_continue(undisturbed, updates, ca
     capsys.readouterr()
     assert train() == 0
     assert updates == [9] and sorted(path.name for path in OUT.iterdir()) == [
+        "checkpoints.json",
         "step-000006",
         "step-000009",
     ]
@@ -187,6 +188,7 @@ def test_another_cell_takes_only_what_it_would_have_kept_itself(project, updates
     assert updates == [1, 2] and sorted(
         p.name for p in Path("runs/sudoku/d_opsd-often/0/train").iterdir()
     ) == [
+        "checkpoints.json",
         "step-000001",
         "step-000002",
     ]
