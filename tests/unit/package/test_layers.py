@@ -8,6 +8,7 @@ import ast
 import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,10 @@ def test_imports_run_downward_and_never_to_a_sibling():
         for module in imported(path, with_types=True)
     ]
     assert len(pairs) > 500 and [pair for pair in pairs if not is_allowed(*pair)] == []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    TopologicalSorter({name_of(path): imported(path) for path in FILES}).prepare()
 
 
 def test_libraries_come_in_only_where_they_are_allowed():
