@@ -87,7 +87,7 @@ class Run(NamedTuple):
         protocol = next(iter(raw["evaluate"]["protocols"].values()))
         protocol |= {"gen_length": self.sizes.length, "steps": self.sizes.length // 2}
         raw["evaluate"]["protocols"] = {PROTOCOL: protocol}
-        with_changes(raw, [*changes, *self.common()])
+        raw = with_changes(raw, [*changes, *self.common()])
         (folder / "params.yaml").write_text(render(raw))
 
     def common(self) -> list[str]:

@@ -159,7 +159,7 @@ def test_a_checkpoint_without_a_profile_takes_that_of_its_kind(
     words = " ".join(f"--set {change}" for change in changes)
     assert f"dopsd params --profile {profile}-gsm8k {words}\n" in text
     raw = profiles.resolve(f"{profile}-gsm8k")
-    with_changes(raw, changes)
+    raw = with_changes(raw, changes)
     settings = checked(raw, "--set")
     save_hub(Path(settings.model.path), name)
     assert block_faults(settings) == []
