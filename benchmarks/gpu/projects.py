@@ -31,7 +31,7 @@ class Sizes(NamedTuple):
 
 
 SIZES = {
-    "countdown": Sizes(64, 250, 64, 30, 32, 256, 512),
+    "countdown": Sizes(64, 500, 64, 30, 32, 256, 512),
     "gsm8k": Sizes(192, 700, 64, 60, 32, 256, 512),
 }
 TOY = Sizes(64, 4, 4, 4, 2, 6, 6)

@@ -1,7 +1,7 @@
 """Turn SmolLM2-135M-Instruct into a diffusion model, and train that with d-OPSD, on one GPU.
 
     python benchmarks/gpu/real_model.py --gguf FILE [--task countdown] [--seconds 275]
-    python benchmarks/gpu/real_model.py --gguf FILE --toy      # a tiny model on a CPU, a rehearsal
+    python benchmarks/gpu/real_model.py --gguf FILE --toy      # a tiny model, on a CPU too
 
 It adapts all weights by masked diffusion on worked solutions (method sft), exports the result, and
 runs d-OPSD from it; base and best checkpoint are tested. Training stops in time for what follows,
@@ -142,7 +142,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=275, help="time for everything")
     parser.add_argument("--out", type=Path, default=Path("reports/gpu"))
     parser.add_argument("--folder", type=Path, default=Path("work/real-model"))
-    parser.add_argument("--toy", action="store_true", help="a tiny model on a CPU")
+    parser.add_argument("--toy", action="store_true", help="a tiny model, on a CPU too")
     given = parser.parse_args()
     if given.task == "gsm8k" and not given.rows:
         parser.error("--task gsm8k needs --rows")
@@ -151,9 +151,10 @@ def main() -> int:
     folder = folder.with_name(folder.name + "-toy") if given.toy else folder
     shutil.rmtree(folder, ignore_errors=True)
     rows = given.rows.resolve() if given.task == "gsm8k" else None
-    hardware = "cpu" if given.toy else given.hardware
+    is_gpu = torch.cuda.is_available()
+    hardware = "cpu" if given.toy and not is_gpu else given.hardware
     run = Run(stages, folder, given.gguf.resolve(), rows, given.task, hardware, given.toy)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    device = torch.cuda.get_device_name() if is_gpu else "CPU"
     stages.add("start", device=device, task=given.task, sizes=run.sizes._asdict())
     missing = NAMES
     try:
