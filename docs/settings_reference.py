@@ -16,7 +16,7 @@ from field_meanings import intro, meaning
 from dopsd.config.params import Params
 from dopsd.config.params_file import flat
 from dopsd.config.profiles import names, resolve
-from dopsd.config.profiles.layers import families, language_models
+from dopsd.config.profiles.layers import Family, families, language_models
 from dopsd.config.tasks import AlgorithmsConfig, TasksConfig
 from dopsd.core.settings import LARGEST, Section
 from dopsd.tasks.custom.config import CustomTaskConfig
@@ -56,7 +56,10 @@ anything loads. `params.yaml` has limits:
 | whole numbers | below 2^63 |
 | names of protocols, tables and the registered model | letters, digits, spaces and `_ . + -` |"""
 
-BATCH_SIZES = "Profiles of small bases set another `batch_size`, in `sampling` and all protocols:"
+BATCH_SIZES = (
+    "Profiles of small bases set another `batch_size`, in `sampling` and all protocols, and some"
+    " `sampling.min_rows` (after the comma):"
+)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -195,10 +198,16 @@ def batch_rows() -> list[list[str]]:
     """Return the batch sizes of the bases that have others than those of the hardware."""
     kinds = language_models()["hardware"]
     return [
-        [f"`{name}`", *(str(family.batch_size.get(kind, "")) for kind in kinds)]
+        [f"`{name}`", *(sizes_of(family, kind) for kind in kinds)]
         for name, family in families().items()
         if family.batch_size
     ]
+
+
+def sizes_of(family: Family, hardware: str) -> str:
+    """Return the batch size and the least rows of a base on this hardware, where it has them."""
+    sizes = family.batch_size.get(hardware), family.min_rows.get(hardware)
+    return ", ".join(str(size) for size in sizes if size)
 
 
 def profiles_text() -> str:

@@ -5,10 +5,12 @@ Targets are checked against the model's module names; saved files hold no paths 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from peft.tuners.lora import Linear
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
@@ -18,6 +20,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.models.adapter_files import NESTED_TARGETS, TARGETS, check_shape, target_names
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from peft import PeftModel
@@ -106,6 +109,24 @@ def recompute_dropout(peft_model: nn.Module, is_recomputing: bool) -> None:
     for module in peft_model.modules():
         if isinstance(module, LowRankLinear):
             module.recomputes_dropout = is_recomputing
+
+
+@contextmanager
+def without_adapters(peft_model: nn.Module) -> Iterator[None]:
+    """Compute with the base alone while the context lasts.
+
+    peft's own `disable_adapter` also looks through the whole model for its state, which costs the
+    host of a GPU as much as some layers.
+    """
+    layers = [module for module in peft_model.modules() if isinstance(module, BaseTunerLayer)]
+    before = [layer.disable_adapters for layer in layers]
+    try:
+        for layer in layers:
+            layer._disable_adapters = True
+        yield
+    finally:
+        for layer, was_off in zip(layers, before, strict=True):
+            layer._disable_adapters = was_off
 
 
 def require_adapter(adapted: PeftModel | None, folder: Path) -> PeftModel:

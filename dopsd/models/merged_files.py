@@ -28,7 +28,7 @@ from dopsd.models.checkpoint_files import (
     write_shards,
 )
 from dopsd.models.loading import build_model, require_base
-from dopsd.models.lora import PREFIX, attach, check_adapter
+from dopsd.models.lora import PREFIX, attach, check_adapter, without_adapters
 from dopsd.models.registry import config_of
 from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
 
@@ -222,7 +222,7 @@ def merged_weights(peft_model: PeftModel) -> Iterator[None]:
                 )
             originals.append((layer, layer.weight.data))
             layer.weight.data = (layer.weight.data.float() + change).to(layer.weight.dtype)
-        with peft_model.disable_adapter():
+        with without_adapters(peft_model):
             yield
     finally:
         for layer, original in originals:

@@ -18,6 +18,7 @@ from dopsd.models.lora import (
     load_adapter,
     require_adapter,
     save_config,
+    without_adapters,
 )
 from dopsd.models.merged_files import merged_weights
 
@@ -148,7 +149,7 @@ class WeightContexts:
                 " method's config must say needs_reference",
                 code=Code.PLUGIN,
             )
-        return self.adapted.disable_adapter() if self.adapted else nullcontext()
+        return without_adapters(self.adapted) if self.adapted else nullcontext()
 
     @contextmanager
     def teacher(self) -> Iterator[None]:

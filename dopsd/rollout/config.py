@@ -29,6 +29,9 @@ class SamplingConfig(Section):
     stop_after_eos: bool = False  # stop after the block in which the text ends
     text_after_eos: bool = False  # also score the text after its first end, as published
     batch_size: Count = 64  # rollouts in one forward pass; affects memory only
+    min_rows: Count = (
+        1  # attempt ahead, up to so many rollouts in a forward pass; affects time only
+    )
     prefill: str = ""  # text with which every answer begins, given to the model after the prompt
     max_prompt_tokens: Count | None = None  # keep only the last tokens of a prompt; null: never cut
 
@@ -141,6 +144,7 @@ class Decoding:
     gumbel_dtype: str = "float32"
     stop_after_eos: bool = False
     batch_size: int = 64
+    min_rows: int = 1
     mask_padding: bool = True
     threshold: float | None = None  # for this and `cache` see fast_dllm.py
     cache: str = "none"

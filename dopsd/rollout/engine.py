@@ -91,9 +91,9 @@ def generate_until_correct(
 def wave_width(group: ProcessGroup, plan: SamplingPlan, first: int, waiting: int) -> int:
     """Return how many attempts at each pending problem the next wave makes.
 
-    If fewer problems are pending, in all processes, than there are processes, a wave makes several
-    attempts at each. Attempts after a correct one are then dropped and not counted; they use time
-    that would be idle.
+    A wave makes several attempts at each problem if fewer are pending, in all processes, than there
+    are processes, or than `min_rows` for each. Attempts after a correct one are then dropped and
+    not counted; they use what would be idle, as a GPU is in a pass of few rows of a small base.
 
     Args:
         group: the processes that share the wave.
@@ -107,7 +107,8 @@ def wave_width(group: ProcessGroup, plan: SamplingPlan, first: int, waiting: int
     width = plan.attempts - first
     if width and plan.stop_at_first_correct:
         total_waiting = sum(group.all_gather_object([waiting]))
-        width = min(width, max(1, group.size // total_waiting)) if total_waiting else 0
+        rows = group.size * plan.decoding.min_rows
+        width = min(width, max(1, rows // total_waiting)) if total_waiting else 0
     return (
         min(width, 1) if first == 0 and plan.first_temperature != plan.retry_temperature else width
     )

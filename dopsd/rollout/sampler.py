@@ -282,11 +282,12 @@ class DenoisingState:
 
     def enter(self, rows: Tensor, block: slice) -> None:
         """Mask a block of these rows, but for the end of the prompt: hints in it are over."""
-        if not self.is_shared:
-            self.ids[rows, block] = self.model.mask_id
-            return
-        is_prompt = self.is_prompt[rows, block.start - self.start : block.stop - self.start]
-        self.ids[rows, block] = torch.where(is_prompt, self.ids[rows, block], self.model.mask_id)
+        before = self.ids[rows, block]
+        masked = torch.full_like(before, self.model.mask_id)  # a number waits for the GPU
+        if self.is_shared:
+            columns = slice(block.start - self.start, block.stop - self.start)
+            masked = torch.where(self.is_prompt[rows, columns], before, masked)
+        self.ids[rows, block] = masked
 
     def positions(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Return columns [B, C] of these rows, counted from the start of their completion."""

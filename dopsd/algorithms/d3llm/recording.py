@@ -63,7 +63,7 @@ class Recorder:
         self.config, self.context, task = config, context, context.task
         self.task, self.policy = task, context.policy
         sections: dict[str, Any] = {
-            "sampling": context.sampling.decisive("batch_size"),
+            "sampling": context.sampling.decisive("batch_size", "min_rows"),
             "model": resolved(context.model).decisive("path"),
         }
         sections |= {

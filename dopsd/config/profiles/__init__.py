@@ -103,7 +103,8 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
     collects = -(-raw["train"]["updates"] // raw["method"]["d_opsd"]["updates_per_trajectory"])
     raw["ablate"]["variants"]["one_update_same_data"]["train"] = {"updates": collects}
     own = {"batch_size": size} if (size := family.batch_size.get(hardware)) else {}
-    raw["sampling"] |= own
+    rows = {"min_rows": count} if (count := family.min_rows.get(hardware)) else {}
+    raw["sampling"] |= own | rows
     for protocol in raw["evaluate"]["protocols"].values():
         protocol |= family.protocol | layers["hardware"][hardware]["protocol"] | own
     return raw

@@ -38,6 +38,8 @@ class Family(NamedTuple):
         attempts: mean rollouts of a problem with the untrained base, by task, where it is known.
         batch_size: texts in a pass of rollouts and evaluations, by hardware, where the base's size
             allows others than the hardware's own.
+        min_rows: rollouts in a pass that attempts ahead fill it to, by hardware, where fewer take
+            it as long.
     """
 
     base: str
@@ -46,6 +48,7 @@ class Family(NamedTuple):
     protocol: dict[str, Any] = {}  # noqa: RUF012
     attempts: dict[str, float] = {}  # noqa: RUF012
     batch_size: dict[str, int] = {}  # noqa: RUF012
+    min_rows: dict[str, int] = {}  # noqa: RUF012
 
     @property
     def path(self) -> str:
@@ -113,7 +116,8 @@ def families() -> dict[str, Family]:
             for key in {"base", "hardware"} - values.keys():
                 raise DopsdError(f"{label}.{key}: missing; add it", code=Code.PLUGIN_BROKEN)
             _require(f"{label}.hardware", values["hardware"], hardware)
-            _require(f"{label}.batch_size", values.get("batch_size", {}), values["hardware"])
+            for key in ("batch_size", "min_rows"):
+                _require(f"{label}.{key}", values.get(key, {}), values["hardware"])
             found[name] = Family(**values)
     return found
 

@@ -91,7 +91,7 @@ class Verification:
         self.model = params.model_of(task.name)
         self.problems = task.load(SPLIT)[: self.settings.problems]
         sections: dict[str, Any] = {
-            "sampling": params.sampling.decisive("batch_size"),
+            "sampling": params.sampling.decisive("batch_size", "min_rows"),
             "model": resolved(self.model).decisive("path"),
         }
         sections |= {

@@ -116,7 +116,7 @@ def test_a_profile_is_written_and_what_changed_is_reported(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert main(["params", "--profile", "embedded"]) == 0
     first = Path("params.yaml").read_text()
-    assert capsys.readouterr().out.startswith("params.yaml: written, 167 ")
+    assert re.match(r"params.yaml: written, \d+ settings", capsys.readouterr().out)
     assert (
         main(["params", "--set", "train.learning_rate=5e-6", "--set", "method.d_opsd.clip=null"])
         == 0

@@ -220,10 +220,12 @@ def test_hints_are_seen_until_their_block_is_entered_and_then_cleared():
     assert rollout.completion_ids.tolist() == [1, 2, 3, 4]
 
 
-def run_attempts(correct_at: dict[str, int], is_stopping: bool) -> tuple[dict[str, int], list[int]]:
+def run_attempts(
+    correct_at: dict[str, int], is_stopping: bool, min_rows: int = 1
+) -> tuple[dict[str, int], list[int]]:
     policy = FakePolicy(2)
     problems = [(Problem(name, "1", "1"), PROMPT) for name in correct_at]
-    plan = SamplingPlan(4, 0.9, 0.9, is_stopping, Decoding(2, 2, 1))
+    plan = SamplingPlan(4, 0.9, 0.9, is_stopping, Decoding(2, 2, 1, min_rows=min_rows))
     found = generate_until_correct(
         policy,
         problems,
@@ -237,6 +239,13 @@ def test_waves_stop_each_problem_at_its_first_correct_attempt():
     used, batches = run_attempts({"a": 0, "b": 2, "c": 9}, is_stopping=True)
     assert used == {"a": 1, "b": 3, "c": 4}
     assert batches == [3, 2, 2, 1]
+
+
+def test_attempts_ahead_fill_a_pass_and_are_dropped_after_a_correct_one():
+    correct_at = {"a": 0, "b": 2, "c": 9}
+    used, batches = run_attempts(correct_at, is_stopping=True, min_rows=6)
+    assert used == run_attempts(correct_at, is_stopping=True)[0]
+    assert batches == [6, 4]  # two attempts at each of three, then the last two at each of two
 
 
 def test_a_graded_task_samples_every_attempt_in_one_wave():
