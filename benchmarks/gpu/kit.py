@@ -1,13 +1,11 @@
-"""What the parts share: the card, its model, and what `dopsd estimate` says of it."""
+"""What the parts share: the card, a model on it, and what `dopsd estimate` says of its memory."""
 
 from __future__ import annotations
 
 import gc
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,7 +26,6 @@ LENGTH = PROMPT + ANSWER
 PEAK = 989e12  # bfloat16 FLOP/s of an H100 by its data sheet
 LAYERS = (32, 16, 8, 4, 2)  # of LLaDA-8B, and fewer on cards with less memory
 FILLED = 0.92  # share of the card's memory that a case may need
-MODELLED = json.loads(Path(__file__).with_name("modelled.json").read_text())
 
 
 @dataclass
@@ -130,15 +127,5 @@ class Kit:
 
     @cached_property
     def is_h100(self) -> bool:
-        """Whether the card is an H100, whose figures were modelled."""
+        """Whether the card is an H100, whose peak is PEAK."""
         return self.timer.is_gpu and "H100" in torch.cuda.get_device_name(self.device)
-
-    def against(self, name: str, ms: float, peak_gb: float | None) -> dict[str, float]:
-        """Return what was modelled for this case on an H100, and measured / modelled."""
-        case = MODELLED.get(self.kernels, {}).get(name)
-        if case is None or not self.is_h100 or self.layers != LAYERS[0]:
-            return {}
-        found = {"modelled_ms": case["ms"], "ms_ratio": ms / case["ms"]}
-        if peak_gb is not None:
-            found |= {"modelled_gb": case["peak_gb"], "gb_ratio": peak_gb / case["peak_gb"]}
-        return found

@@ -96,7 +96,7 @@ def rollouts(kit: Kit) -> Results:
         found |= kit.rate(rows * step, ms)
         if peak is not None:
             found |= {"peak_gb": peak, "estimated_gb": kit.rollout_gb(rows)}
-        yield name, found | kit.against(name, ms, peak)
+        yield name, found
     greedy, rows = last_block(temperature=0.0), 2 if kit.is_toy else 16
     ms = 1e3 * kit.timer.seconds(lambda: denoise(policy, requests(rows, before), greedy)) / STEPS
     yield f"greedy step of an evaluation, {rows} rows", {"ms": ms} | kit.rate(rows * step, ms)
@@ -124,7 +124,7 @@ def updates(kit: Kit) -> Results:
         found |= kit.rate(states * shape.state(LENGTH, is_checkpointed=False), ms)
         if peak is not None:
             found |= {"peak_gb": peak, "estimated_gb": kit.update_gb(states, is_checkpointed)}
-        yield name, found | kit.against(name, ms, peak)
+        yield name, found
     kit.free()  # of checkpointing
 
 

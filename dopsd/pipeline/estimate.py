@@ -2,11 +2,12 @@
 
 The cost model counts matrix products. A forward pass takes 2 operations per parameter and token.
 Gradients of activations take as many, and so do those of weights; frozen weights need none.
-Attention adds two products. Utilisation is an assumption, and is printed.
+Attention adds two products. Utilisation was measured on one H100, at three sizes of a base.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,7 +38,8 @@ GPUS = {
     "rtx-4080": Gpu(97.4, 16.0),
     "a2": Gpu(18.1, 16.0),
 }
-UTILISATION = 0.35  # of the peak: an assumption, not a measurement
+# share of an H100's peak by a base's parameters, in sampling and training (benchmarks/RESULTS.md)
+MEASURED = {0.135e9: 0.12, 0.6e9: 0.14, 8.0e9: 0.5}
 CPU_UTILISATION = 0.9  # of a matrix product's speed: Tiny-A2D in benchmarks/RESULTS.md
 PETA, GIGA, HOUR = 1e15, 1e9, 3600
 
@@ -52,6 +54,7 @@ class Cost:
         selection: PFLOP of scoring checkpoints on the validation split.
         test: PFLOP of scoring base and best checkpoint on the test split.
         memory: Gigabytes on each GPU, by what they hold.
+        utilisation: share of a GPU's peak that a base of this size reaches.
     """
 
     rollouts: float
@@ -59,6 +62,7 @@ class Cost:
     selection: float
     test: float
     memory: dict[str, float]
+    utilisation: float = MEASURED[8.0e9]
 
     @property
     def total(self) -> float:
@@ -105,7 +109,22 @@ def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
         selection / PETA,
         test / PETA,
         {name: size / GIGA for name, size in memory(params, shape, length).items()},
+        utilisation(shape.parameters),
     )
+
+
+def utilisation(parameters: float) -> float:
+    """Return the share of a GPU's peak that a base reaches: measured ones, and a line between two.
+
+    Small bases wait for the host and for the memory of the GPU.
+
+    Args:
+        parameters: of the base.
+    """
+    import numpy as np
+
+    sizes = [math.log(size) for size in MEASURED]
+    return float(np.interp(math.log(parameters), sizes, list(MEASURED.values())))
 
 
 def _updates(params: Params, shape: Shape, facts: Facts) -> tuple[float, float]:
@@ -179,13 +198,13 @@ def lines(
     output.append(f"memory of each process: about {required:.0f} GB ({breakdown})")
     for name in gpus:
         peak, memory, _ = GPUS[name]
-        seconds = cost.total * 1e3 / (peak * UTILISATION * processes)
+        seconds = cost.total * 1e3 / (peak * cost.utilisation * processes)
         is_too_large = fixed >= 0.92 * memory and "all weights and optimizer" in cost.memory
         advice = "train.weights: lora" if is_too_large else "lower micro_batch_states or batch_size"
         verdict = "fits" if required < 0.92 * memory else f"DOES NOT FIT {memory:.0f} GB: {advice}"
         output.append(
-            f"{processes} x {name}: about {hours(seconds)} at {UTILISATION:.0%} of its {peak:.0f}"
-            f" TFLOP/s; {verdict}"
+            f"{processes} x {name}: about {hours(seconds)} at {cost.utilisation:.0%} of its"
+            f" {peak:.0f} TFLOP/s; {verdict}"
         )
     if cpu is not None:
         seconds = cost.total * PETA / (cpu * CPU_UTILISATION)

@@ -1,7 +1,7 @@
 """The pretended device: runs operators on true small values, or on the shapes of large ones.
 
 Tensors of one operator must be on one device, as on a GPU. What makes the host wait is counted,
-bytes are followed, and each kernel is charged to the model.
+and bytes are followed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpu import cuda_api
-from gpu.kinds import COLLECTIVES
 from gpu.memory import Memory
-from gpu.roofline import Model
 from gpu.syncs import DATA_DEPENDENT, INDEXING, READS, HostSyncs, is_fill, is_mask
 from gpu.tensor import GpuTensor, mapped, tensors
 
 aten = torch.ops.aten
+COLLECTIVES = "c10d"  # namespace of operators between GPUs
 UNKNOWN = 1.0  # stands for a small number that depends on unknown ones
 
 
@@ -57,13 +56,13 @@ class Device(TorchDispatchMode):
 
     Attributes:
         limit: entries up to which a new tensor has true values; None: all have.
-        syncs, memory, model: what happened on the device.
+        syncs, memory: what happened on the device.
     """
 
     def __init__(self, limit: int | None = None, capacity: int | None = None) -> None:
         super().__init__()
         self.limit = math.inf if limit is None else limit
-        self.syncs, self.model, self.memory = HostSyncs(), Model(), Memory(capacity)
+        self.syncs, self.memory = HostSyncs(), Memory(capacity)
 
     def __enter__(self):
         GpuTensor.run = self.run
@@ -76,8 +75,8 @@ class Device(TorchDispatchMode):
         return super().__exit__(*error)
 
     def reset(self) -> None:
-        """Forget syncs, modelled times and the peak; what is held stays."""
-        self.syncs, self.model = HostSyncs(), Model()
+        """Forget syncs and the peak; what is held stays."""
+        self.syncs = HostSyncs()
         self.memory.reset_peak()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -113,8 +112,6 @@ class Device(TorchDispatchMode):
             self._check_devices(func, args, found)
             self._count_waits(func, args)
             out = self._compute(func, args, kwargs, found)
-        outputs = [out] if out is not None else schema_of(func).written(args, kwargs)
-        self.model.charge(func, args, kwargs, tensors(outputs))
         return out
 
     def wrap(self, value: Any) -> Any:

@@ -34,7 +34,7 @@ def output(process: subprocess.Popen[str], status: int = 0) -> str:
     return printed
 
 
-def measured(*words: str) -> Any:
-    """Return the JSON that `python -m gpu WORDS` prints."""
-    printed = output(start(*words))
-    return json.loads(printed[printed.index("\n[" if "\n[" in printed else "[") :])
+def checked() -> dict[str, Any]:
+    """Return what `python -m gpu check` prints."""
+    printed = output(start("check"))
+    return json.loads(printed[printed.index("{") :])

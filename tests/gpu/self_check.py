@@ -14,7 +14,7 @@ GPU = "cuda"
 def results() -> dict[str, Any]:
     """Return what happened, by the claim of a test."""
     with Device(limit=2**16) as device:
-        checks = (mixed, waits, held, large, out_of_memory, uncharged, gradients, time, fused)
+        checks = (mixed, waits, held, large, out_of_memory, gradients)
         return {check.__name__: check(device) for check in checks}
 
 
@@ -89,45 +89,7 @@ def out_of_memory(device: Device) -> str:
         device.memory.capacity = None
 
 
-def uncharged(device: Device) -> str:
-    return _error(lambda: torch.linalg.svd(torch.eye(2, device=GPU)))
-
-
 def gradients(device: Device) -> list[float]:
     x = torch.tensor([1.0, 2.0], device=GPU, requires_grad=True)
     (x.square() * torch.tensor([3.0, 4.0], device=GPU)).sum().backward()
     return x.grad.tolist()
-
-
-def time(device: Device) -> dict[str, float]:
-    """Return microseconds of a product of 8192, of a copy of 1 GiB, and of a small operation."""
-    found = {}
-    a = torch.empty(8192, 8192, dtype=torch.bfloat16, device=GPU)
-    b = torch.empty(2**28, device=GPU)
-    works = {"matmul": lambda: a @ a, "copy": lambda: b.clone(), "small": lambda: b[:4] + 1}
-    for name, work in works.items():
-        device.reset()
-        work()
-        found[name] = 1e6 * device.model.seconds
-    return found
-
-
-@torch.library.custom_op("dopsd::tripled", mutates_args=())
-def tripled(x: torch.Tensor) -> torch.Tensor:
-    return 3 * x
-
-
-tripled.register_fake(torch.empty_like)
-
-
-def fused(device: Device) -> dict[str, Any]:
-    device.reset()
-    y = tripled(torch.full((2,), 2.0, device=GPU))
-    small = y.tolist()
-    device.reset()
-    tripled(torch.empty(2**28, device=GPU))
-    return {
-        "values": small,
-        "microseconds": 1e6 * device.model.seconds,
-        "launches": sum(device.model.launches.values()),
-    }

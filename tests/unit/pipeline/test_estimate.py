@@ -37,6 +37,7 @@ from dopsd.pipeline.estimate import (
     Facts,
     estimate,
     lines,
+    utilisation,
 )
 from dopsd.pipeline.memory_model import KERNEL_BYTES
 from dopsd.pipeline.shape import Shape, lora_parameters, size_of
@@ -230,7 +231,13 @@ def test_what_does_not_fit_is_reported():
         Cost(1.0, 1.0, 1.0, 1.0, {"weights": 90.0}), 2, ["h100-80gb", "h200"], Facts(8.0, 1)
     )
     assert "DOES NOT FIT 80 GB" in said[3] and "; fits" in said[4]
-    assert "2 x h200: about 0 minutes at 35%" in said[4]
+    assert "2 x h200: about 0 minutes at 50%" in said[4]
+
+
+def test_a_base_between_two_measured_sizes_uses_a_share_between_theirs():
+    sizes, shares = (1e8, 0.135e9, 0.6e9, 8e9, 1e11), (0.12, 0.12, 0.14, 0.5, 0.5)
+    assert [utilisation(size) for size in sizes] == pytest.approx(shares)
+    assert utilisation((0.6e9 * 8e9) ** 0.5) == pytest.approx((0.14 + 0.5) / 2)
 
 
 def test_a_loss_over_whole_completions_has_more_logits_than_one_over_a_block():
