@@ -32,3 +32,4 @@ if [ -z "$is_toy" ] && ! python3 -c 'import torch; torch.ones(2**20, device="cud
   echo "the driver refuses expandable segments; measuring without them ($OUT/allocator.log)"
   PYTORCH_CUDA_ALLOC_CONF=backend:native
 fi
+[ -s "$OUT/allocator.log" ] || rm -f "$OUT/allocator.log" # some transfers bring few files back
