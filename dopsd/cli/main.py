@@ -207,14 +207,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         accept_signals()
     words = list(sys.argv[1:] if argv is None else argv)
     parser = build_parser()
-    if not words:
-        parser.print_help()
-        return 0
     if empty := [
         word for word in words if word.startswith("--") and word.endswith("=--")
     ]:  # argparse makes a list of it
         parser.error(f"argument {empty[0][:-3]}: expected a value")
-    arguments = parser.parse_args(words)
+    try:
+        if not words:
+            parser.print_help()
+            refuse_cut_output()
+            return 0
+        arguments = parser.parse_args(words)
+    except OSError as error:  # of standard output
+        return _unusable(error)
     arguments.command = arguments.command.replace("-", "_")
     if arguments.command in (*STAGES, *DVC):
         end_with_parent()
@@ -249,10 +253,15 @@ def _ended(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return _report("interrupted; the same command continues", Code.INTERRUPTED, 130)
     except OSError as error:
-        advice = "free some space" if error.errno in FULL else "fix this"
-        code = _code(error)
-        status = 2 if code is Code.PATH else TEMPORARY
-        return _report(f"{_explained(error)}; {advice} and run the same command", code, status)
+        return _unusable(error)
+
+
+def _unusable(error: OSError) -> int:
+    """Report a file, a folder or a stream that cannot be used."""
+    advice = "free some space" if error.errno in FULL else "fix this"
+    code = _code(error)
+    status = 2 if code is Code.PATH else TEMPORARY
+    return _report(f"{_explained(error)}; {advice} and run the same command", code, status)
 
 
 def _report(message: str, code: Code, status: int) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from dopsd.cli.overview import commands
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import readable, unknown, with_code
+from dopsd.core.progress import refuse_cut_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,6 +28,12 @@ class Parser(argparse.ArgumentParser):
         mark = "" if message.endswith("?") else ";"
         line = f"{self.prog}: {readable(message)}{mark} see `{self.prog} --help`"
         self.exit(2, with_code(line, Code.USAGE) + "\n")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End as argparse does, but not with 0 if the disk behind a help text was full."""
+        if status == 0:
+            refuse_cut_output()
+        super().exit(status, message)
 
     # argparse has one overload for each type of namespace; here there is only one
     def parse_known_args(  # type: ignore[override]

@@ -127,6 +127,9 @@ def test_verdicts_go_to_a_pipe_through_a_link_and_leave_nothing_on_a_full_disk(c
         ("score --task gsm8k --json a.jsonl", "/dev/full", 75),
         ("score --task gsm8k a.jsonl", "/dev/full", 75),
         ("init p", "/dev/full", 0),  # its result is a folder
+        ("", "/dev/full", 75),
+        ("score --help", "/dev/full", 75),
+        ("--version", "/dev/full", 75),
         ("score --task gsm8k --json a.jsonl", "&-", 0),
         ("score --task gsm8k --verdicts /dev/stdout a.jsonl", "out", 2),  # both would write it
     ],
