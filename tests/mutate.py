@@ -1,233 +1,128 @@
-"""Garbage made from valid examples: bytes changed at random, JSON values swapped for odd ones; a
-seeded generator decides.
+"""Change lines of losses, sampler, scorers and resuming at random: do the tests see it?
+
+    python tests/mutate.py [--lines 60] [--seed 0] [--room losses]
+
+Each change turns one operator, number or word of code into another (+ into -, < into <=, 2 into 3,
+and into or), in a copy of the checkout, and runs the tests of its room until the first failure. It
+prints each change with what became of it, and how many were seen. Some change nothing that can be
+seen: read those that no test sees.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import argparse
+import ast
+import io
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import token
+import tokenize
+from collections import Counter
 from pathlib import Path
-from random import Random
-from typing import Any
+from typing import NamedTuple
 
-from examples import NAMES
-from texts import FRAGMENTS
-
-DEEP = 3000  # levels: beyond what readers that call themselves can follow
-BRACKETS = [
-    b"[" * DEEP,
-    b"{" * DEEP,
-    b"[" * DEEP + b"]" * DEEP,
-    b'{"a":' * DEEP + b"1" + b"}" * DEEP,
-    b"- " * DEEP,
-    b"? " * DEEP,
-]
-BYTES = [
-    *(
-        b"",
-        b"\0",
-        b"\xff",
-        b"\xef\xbb\xbf",
-        b"\xff\xfe",
-        b"\r",
-        b"\n",
-        b"\n\n",
-        b"\t",
-        b"\x85",
-        b"\xe2\x80\xa8",
-        b"\xed\xa0\x80",
-    ),
-    *(
-        b'"',
-        b"'",
-        b",",
-        b":",
-        b": ",
-        b"[",
-        b"]",
-        b"{",
-        b"}",
-        b"#",
-        b"&a ",
-        b"*a",
-        b"<<: *a",
-        b"!!python/object:os.system ",
-        b"---\n",
-    ),
-    *(
-        b"null",
-        b"true",
-        b"NaN",
-        b"Infinity",
-        b"-1",
-        b"0",
-        b"1e999",
-        b".inf",
-        b"2001-99-99",
-        b"9" * 5000,
-        b"a" * 20000,
-        b"\\ud800",
-    ),
-    *(
-        b"%YAML 1.1\n",
-        b"!!binary ",
-        b"!!set ",
-        b"!!int ",
-        b"0b_",
-        b"|\n",
-        b">\n",
-        b"\xd9\xa3",
-        b"\xc2\xb2",
-        *BRACKETS,
-    ),
-]
-JSON = [  # as they stand in a file
-    *(
-        "null",
-        "true",
-        "false",
-        "0",
-        "-1",
-        "1",
-        "0.5",
-        "1e999",
-        "-1e999",
-        "NaN",
-        "Infinity",
-        "1e308",
-        "5e-324",
-        "-0.0",
-    ),
-    *(
-        "9" * 5000,
-        "9" * 400,
-        "1" * 19,
-        '""',
-        '" "',
-        '"\\u0000"',
-        '"\\ud800"',
-        '"\\udfff\\ud800"',
-        '"a\\nb"',
-        '"\\u2028"',
-    ),
-    *(
-        '"' + "a" * 20000 + '"',
-        '"../../etc/passwd"',
-        '"/etc/passwd"',
-        '"[/b]"',
-        '"\u0663"',
-        '"\u00b2"',
-        '"9**9**9"',
-        '"1"',
-        '"NaN"',
-    ),
-    *(
-        "[]",
-        "{}",
-        "[null]",
-        "[[]]",
-        '{"a": 1}',
-        "[1, 2, 3]",
-        "[" * 500 + "]" * 500,
-        "[" * DEEP + "]" * DEEP,
-        '{"a":' * 900 + "1" + "}" * 900,
-    ),
-    *("01", "+1", "1_000", "0x10", "'a'", "undefined", "--1"),
-]
+ROOT = Path(__file__).parents[1]
+ROOMS = {  # what is changed, and which tests are to see it
+    "losses": (["dopsd/algorithms"], ["tests/unit/algorithms"]),
+    "sampler": (["dopsd/rollout"], ["tests/unit/rollout", "tests/unit/api"]),
+    "scorers": (["dopsd/tasks"], ["tests/unit/tasks", "tests/unit/evaluation"]),
+    "resume": (["dopsd/training"], ["tests/unit/training"]),
+}
+SWAPPED = {"+": "-", "-": "+", "*": "/", "/": "*", "//": "*", "<": "<=", "<=": "<", ">": ">="}
+SWAPPED |= {">=": ">", "==": "!=", "!=": "==", "and": "or", "or": "and", "True": "False"}
+SWAPPED |= {"False": "True", "min": "max", "max": "min", "any": "all", "all": "any", "is": "=="}
+DECLARING = ("import ", "from ", "def ", "class ", "@", "type ")  # begins of lines left alone
+SECONDS = 600  # after which tests count as hanging
 
 
-def text(draw: Random) -> str:
-    """Fragments that extraction looks for, some in long runs."""
-    runs = (1, 1, 1, 1, 2, 50, 600)
-    return "".join(
-        draw.choice([*FRAGMENTS, chr(draw.randrange(0x11000))]) * draw.choice(runs)
-        for _ in range(draw.randrange(12))
-    )
+class Change(NamedTuple):
+    """One token of a file, and what it becomes."""
+
+    path: Path
+    line: int
+    start: int
+    end: int
+    new: str
+
+    def applied(self) -> str:
+        """Return the changed text of the file."""
+        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+        text = lines[self.line - 1]
+        lines[self.line - 1] = text[: self.start] + self.new + text[self.end :]
+        return "".join(lines)
 
 
-def name(draw: Random, root: str) -> str:
-    """A name of a task, run, protocol, file: with luck one that leads out of the folder."""
-    found = draw.choice(NAMES).replace("{root}", root.lstrip("/"))
-    return (
-        found
-        if draw.random() < 0.7
-        else found
-        + draw.choice(["/", "", "\n", "\0", "x"])
-        + draw.choice(NAMES).replace("{root}", root)
-    )
+def changes(path: Path) -> list[Change]:
+    """Return all changes of a file that leave it valid Python of another meaning."""
+    source = path.read_text(encoding="utf-8")
+    found = []
+    for part in tokenize.generate_tokens(io.StringIO(source).readline):
+        new = SWAPPED.get(part.string)
+        if part.type == token.NUMBER and part.string.isdecimal():
+            new = str(int(part.string) + 1)
+        if new and not part.line.lstrip().startswith(DECLARING):
+            change = Change(path, part.start[0], part.start[1], part.end[1], new)
+            if _means_another(source, change.applied()):
+                found.append(change)
+    return found
 
 
-def changed(draw: Random, sound: bytes, others: Sequence[bytes] = ()) -> bytes:
-    """The bytes with one to four changes."""
-    found = bytearray(sound)
-    for _ in range(draw.choice((1, 1, 1, 2, 4))):
-        start, length = draw.randrange(len(found) + 1), draw.choice((0, 1, 4, 30, 400))
-        kind = draw.randrange(7)
-        if kind == 0 and found:
-            for _ in range(draw.choice((1, 1, 8))):
-                found[draw.randrange(len(found))] ^= 1 << draw.randrange(8)
-        elif kind == 1:
-            del found[start:]
-        elif kind == 2:
-            del found[start : start + length]
-        elif kind == 3:
-            found[start:start] = found[start : start + length] * draw.choice(
-                (1, 2, 100 if len(found) < 5000 else 2)
-            )
-        elif kind == 4 and others:
-            found[start:] = draw.choice(others)[start:]
-        elif kind == 5:
-            found[start : start + length] = draw.randbytes(length)
-        else:
-            found[start : start + draw.choice((0, length))] = draw.choice(BYTES)
-    return bytes(found)
+def _means_another(source: str, changed: str) -> bool:
+    try:
+        return ast.dump(ast.parse(source)) != ast.dump(ast.parse(changed))
+    except SyntaxError:
+        return False
 
 
-def swapped(draw: Random, sound: Any) -> bytes:
-    """JSON of a value in which one to three parts are something else, missing, renamed or there
-    twice.
-    """
-    odd: list[str] = []
-    found = json.loads(json.dumps(sound))
-    for _ in range(draw.choice((1, 1, 2, 3))):
-        found = _swap(draw, found, odd)
-    written = json.dumps(found)
-    for number, token in enumerate(odd):
-        written = written.replace(f'"@{number}@"', token)
-    return written.encode("utf-8", "surrogatepass")
+def is_seen(change: Change, tests: list[str]) -> bool:
+    """Return whether a test fails, or hangs, with the change."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "checkout"
+        ignored = shutil.ignore_patterns(".git", ".venv", "work", "runs", "reports", "mlruns")
+        shutil.copytree(ROOT, copy, symlinks=True, ignore=ignored)
+        (copy / change.path.relative_to(ROOT)).write_text(change.applied(), encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", *tests]
+        env = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+        try:
+            ran = subprocess.run(command, cwd=copy, env=env, capture_output=True, timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            return True
+    return ran.returncode != 0
 
 
-def _swap(draw: Random, value: Any, odd: list[str]) -> Any:
-    if isinstance(value, dict | list) and value and draw.random() < 0.8:
-        key = draw.choice(list(value)) if isinstance(value, dict) else draw.randrange(len(value))
-        kind = draw.random()
-        if kind < 0.75:
-            value[key] = _swap(draw, value[key], odd)
-        elif kind < 0.85 or isinstance(value, list):
-            del value[key]
-        else:
-            value[draw.choice(["", "a\nb", "\ud800", "../x", "id", "extra", key + "x", "\0"])] = (
-                value.pop(key)
-            )
-        return value
-    if isinstance(value, str) and draw.random() < 0.3:
-        return changed(draw, value.encode("utf-8", "surrogatepass")).decode(
-            "utf-8", "surrogateescape"
-        )
-    odd.append(draw.choice(JSON) if draw.random() < 0.8 else json.dumps(text(draw)))
-    return f"@{len(odd) - 1}@"
+def main() -> int:
+    """Make the changes, one after the other."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--lines", type=int, default=60, help="number of changes")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--room", choices=ROOMS, help="only here")
+    given = parser.parse_args()
+    rng, seen, made = random.Random(given.seed), Counter[str](), Counter[str]()
+    rooms = [given.room] if given.room else list(ROOMS)
+    for n in range(given.lines):
+        room = rooms[n % len(rooms)]
+        folders, tests = ROOMS[room]
+        files = sorted(path for name in folders for path in (ROOT / name).rglob("*.py"))
+        possible: list[Change] = []
+        while not possible:  # files weigh by their length, as lines do
+            path = rng.choices(files, [file.stat().st_size for file in files])[0]
+            possible = changes(path)
+        change = rng.choice(possible)
+        verdict = is_seen(change, tests)
+        made[room] += 1
+        seen[room] += verdict
+        line = change.path.read_text(encoding="utf-8").splitlines()[change.line - 1].strip()
+        where = f"{change.path.relative_to(ROOT)}:{change.line}"
+        word = "seen" if verdict else "NOT SEEN"
+        print(f"{word:8} {where}: {line} [{change.start}: {change.new}]", flush=True)
+    for room, count in made.items():
+        print(f"{room}: {seen[room]} of {count} seen")
+    return 0
 
 
-def put(path: str | Path, content: bytes) -> Path:
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_bytes(content)
-    return Path(path)
-
-
-def log_lines(draw: Random) -> bytes:
-    row = {"update": 2, "loss": 0.5, "time/update_seconds": 1.0}
-    lines = [
-        swapped(draw, row) if draw.random() < 0.3 else json.dumps(row).encode() for _ in range(3)
-    ]
-    found = b"\n".join(lines) + b"\n"
-    return found if draw.random() < 0.5 else changed(draw, found)
+if __name__ == "__main__":
+    raise SystemExit(main())
