@@ -57,7 +57,7 @@ def test_each_algorithm_takes_two_updates(name: str, project: Path):
 
 def run_all(by: str, name: str, methods: list[str], folder: Path) -> None:
     """Run every stage with these methods, and require that each was trained and tested."""
-    made = Workspace(folder)
+    made = Workspace(folder, is_warm=True)
     assert main(["prepare", "--task", "sudoku"]) == 0
     make_base(name)
     (folder / "base").mkdir()  # stages depend on the folder

@@ -84,7 +84,7 @@ def settings(which: str, tasks: list[str], methods: list[str]) -> dict[str, obje
 
 def workspace(folder: Path) -> Workspace:
     """A checkout with the rows of the tasks."""
-    made = Workspace(folder)
+    made = Workspace(folder, is_warm=True)
     external = folder / "data/external"
     external.mkdir(parents=True, exist_ok=True)
     for name, rows in ROWS.items():

@@ -26,7 +26,7 @@ needs_checkout = pytest.mark.skipif(
 @pytest.mark.full
 @needs_checkout
 def test_repro_runs_what_changed_and_old_data_comes_back(tmp_path: Path):
-    w = Workspace(tmp_path)
+    w = Workspace(tmp_path, is_warm=True)
     assert w.repro() == EVERY
     assert "up to date" in w.dvc("status")
     w.commit()
@@ -83,7 +83,7 @@ def test_a_fresh_clone_has_a_true_lock_and_a_changed_docstring_keeps_it_true(tmp
     """Data is not in git: where DVC's cache lacks it, it is made, with the digests of the lock, and
     the base fits it.
     """
-    w = Workspace(tmp_path, is_shipped=True)
+    w = Workspace(tmp_path, is_shipped=True, is_warm=True)
     assert w.repro("--allow-missing", "pretrain") == set()
     assert w.repro("pretrain") == {"prepare"}
     assert w.run("git", "status", "--porcelain") == ""
