@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 from conftest import ROOT, small_params
 from warm_python import warm_bin
@@ -25,6 +26,8 @@ class Workspace:
     """
 
     def __init__(self, folder: Path, is_shipped: bool = False, is_warm: bool = False) -> None:
+        if not (ROOT / ".git").exists():
+            pytest.skip("needs the files of a git checkout")
         self.folder = folder
         left_out = ("tests/",) if is_shipped else ("base/", "dvc.lock", "tests/")
         folder.mkdir(parents=True, exist_ok=True)

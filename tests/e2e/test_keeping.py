@@ -6,16 +6,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from workspace import Workspace
 
 from dopsd.core.environment import RESTORE_ONLY
 from dopsd.core.tables import read_table
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout"),
-]
+pytestmark = pytest.mark.full
 RUN = Path("runs/sudoku/d_opsd/0")
 SHORT = {"train__updates": 4, "train__checkpoint_every": 1, "tracking__enabled": True}
 
