@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from browser import Browser, needs_chromium
-from conftest import ROOT, write_params
+from conftest import write_params
 from small_settings import SHORT_RUN
 from workspace import Workspace
 
@@ -171,9 +171,9 @@ def test_how_a_method_works_follows_its_settings(finished):
         changed = {f"x.{name}": value for name, value in (values | changes).items()}
         return how_it_works(replace(run, settings=replace(run.settings, values=changed)))
 
-    for said in ("4 answers at temperature 0", "0.9", "Jensen-Shannon", "moving average", "25%"):
+    for said in ("4 answers at temperature 0", "0.9", "Jensen-Shannon", "moving average", "25% of"):
         assert said in text()
-    assert "50%" in how_it_works(run) and "%" not in text(reveal_ratio="0.0")
+    assert "50% of" in how_it_works(run) and "% of" not in text(reveal_ratio="0.0")
     assert "reference solution" in text(reveal_ratio="0.0", max_teacher_prompt="400")
     untaught = replace(run, settings=replace(run.settings, values={"rft.attempts": "8"}))
     assert how_it_works(untaught) == "" and "How the method works" not in rendered(untaught).text
@@ -460,7 +460,6 @@ return [figure.below[0].axis_label, Math.max(...figure.renderers[0].data_source.
 
 
 @pytest.mark.full
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout")
 def test_the_command_in_the_page_repeats_the_run(tmp_path):
     first, second = (
         Workspace(tmp_path / name, is_shipped=True, is_warm=True) for name in ("first", "second")
