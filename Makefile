@@ -89,7 +89,7 @@ integration: install
 	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m integration
 
 chaos: install
-	PYTHONPATH=tests python -m chaos --trials $(or $(CHAOS),21) --seed $(or $(SEED),0)
+	PYTHONPATH=tests python -m chaos --trials $(or $(CHAOS),16) --seed $(or $(SEED),0)
 
 cuda: install # needs an NVIDIA GPU; CUDA_TESTS_DEVICE=cpu rehearses on the CPU
 	python -m pytest -m cuda tests/cuda -s

@@ -9,7 +9,10 @@ DEADLINE = 600.0  # seconds without the event, on a loaded machine, after which 
 
 
 def until(
-    what: str, event: Callable[[], object], every: float = 0.2, seconds: float = DEADLINE
+    event: Callable[[], object],
+    what: str = "the event",
+    every: float = 0.1,
+    seconds: float = DEADLINE,
 ) -> None:
     """Return when `event` is true; the clock only ends what hangs."""
     end = time.monotonic() + seconds

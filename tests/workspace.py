@@ -9,8 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 from conftest import ROOT, small_params
+from warm_python import warm_bin
 
 from dopsd.config import params_file, profiles
 
@@ -20,10 +22,12 @@ REPRO = ("--wait-for-lock", "repro")
 
 class Workspace:
     """A git and DVC checkout of the working tree: with settings that take seconds, or as it is
-    shipped, base and lock too.
+    shipped, base and lock too. Where it is warm, stages start quickly (see warm_python.py).
     """
 
-    def __init__(self, folder: Path, is_shipped: bool = False) -> None:
+    def __init__(self, folder: Path, is_shipped: bool = False, is_warm: bool = False) -> None:
+        if not (ROOT / ".git").exists():
+            pytest.skip("needs the files of a git checkout")
         self.folder = folder
         left_out = ("tests/",) if is_shipped else ("base/", "dvc.lock", "tests/")
         folder.mkdir(parents=True, exist_ok=True)
@@ -38,9 +42,9 @@ class Workspace:
             if is_there and not name.startswith(left_out):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(ROOT / name, folder / name, follow_symlinks=False)
-        bin_path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        first = [str(warm_bin())] if is_warm else []
         self.env = os.environ | {
-            "PATH": bin_path,
+            "PATH": os.pathsep.join([*first, str(Path(sys.executable).parent), os.environ["PATH"]]),
             "PYTHONPATH": str(folder),
             "DVC_NO_ANALYTICS": "1",
         }

@@ -22,7 +22,6 @@ from typing import IO, Any
 
 from chaos.attempt import Run
 from chaos.disk import Disk, library
-from chaos.flow_trial import FlowTrial, end_platforms
 from chaos.folders import ROOT, commit, copy, digests, locked, make_template, state_of
 from chaos.outcomes import RIGHT, record_of
 from chaos.plan import DISK, KINDS, Plan, draw
@@ -85,7 +84,7 @@ def append(out: Path, record: dict[str, Any]) -> None:
 def run_one(plan: Plan, place: Path, at: str, out: Path, is_kept: bool) -> dict[str, Any]:
     """One trial to its line in the results; its folder stays where something was lost."""
     began = time.monotonic()
-    trial = (FlowTrial if plan.is_flow else Trial)(plan, place)
+    trial = Trial(plan, place)
     try:
         facts = trial.run()
     except Exception:
@@ -189,7 +188,6 @@ def main(words: list[str] | None = None) -> int:
         with ThreadPoolExecutor(asked.jobs) as pool:
             left = [*pool.map(one, plans)].count(False)
     finally:
-        end_platforms()
         held.close()
     records = {
         r["trial"]: r for r in read_results(out) if (r["seed"], r["commit"]) == (asked.seed, at)

@@ -16,10 +16,8 @@
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 #define CLASSES 16
@@ -72,11 +70,6 @@ static const char *path_of(int handle, char *space) {
     ssize_t length = readlink(link, space, PATH_MAX - 1);
     space[length < 0 ? 0 : length] = 0;
     return space;
-}
-
-/* libfaketime makes a wrong time of an absolute one on a clock that it was told not to fake: every sleep of Python's fails */
-int clock_nanosleep(clockid_t clock, int flags, const struct timespec *until, struct timespec *left) {
-    return syscall(SYS_clock_nanosleep, clock, flags, until, left) ? errno : 0;
 }
 
 /* 0: go on; 1: fail with errno set; 2: the write that fills the disk: a part of it goes through */

@@ -16,7 +16,6 @@ CLASSES = 16
 LAYOUT = struct.Struct(
     f"={CLASSES}q5q256s"
 )  # counts; class, number, errno, is_failing, is_hit; path
-CLOCK = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 
 
 def library(place: Path) -> Path | None:

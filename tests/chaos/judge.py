@@ -87,10 +87,8 @@ def unclean(folder: Path, command: str) -> list[str]:
     return [f"dvc status is not clean: {json.dumps(changed)[:300]}"] if changed else []
 
 
-def tracked(database: Path, experiment: str = "dopsd") -> tuple[list[int], int, int]:
-    """Steps that MLflow has of the experiment's training run, how many points it has more than
-    once, and its runs.
-    """
+def tracked(database: Path) -> tuple[list[int], int, int]:
+    """Steps that MLflow has of the training run, its number of repeated points, and its runs."""
     if not database.is_file():
         return [], 0, 0
     with closing(
@@ -98,8 +96,7 @@ def tracked(database: Path, experiment: str = "dopsd") -> tuple[list[int], int, 
     ) as base:  # to read, it may have to undo what a full disk cut off
         runs = base.execute(
             "select r.run_uuid from runs r join experiments e on e.experiment_id = r.experiment_id"
-            " where e.name = ?",
-            (experiment,),
+            " where e.name = 'dopsd'",
         ).fetchall()
         marks = ",".join("?" * len(runs))
         ids = [run for (run,) in runs]
@@ -112,11 +109,11 @@ def tracked(database: Path, experiment: str = "dopsd") -> tuple[list[int], int, 
     return steps, sum(count - 1 for *_, count in points), len(runs)
 
 
-def untracked(folder: Path, command: str, experiment: str = "dopsd") -> list[str]:
+def untracked(folder: Path, command: str) -> list[str]:
     """What MLflow lacks or has twice, once what was kept on disk has been sent as the documentation
     says.
     """
-    steps, twice, runs = tracked(folder / "mlflow.db", experiment)
+    steps, twice, runs = tracked(folder / "mlflow.db")
     if steps != [*range(1, UPDATES + 1)]:
         words = ("publish",) if command != "train" else ("follow", *WORDS)
         subprocess.run(
@@ -127,7 +124,7 @@ def untracked(folder: Path, command: str, experiment: str = "dopsd") -> list[str
             capture_output=True,
             check=False,
         )
-        steps, twice, runs = tracked(folder / "mlflow.db", experiment)
+        steps, twice, runs = tracked(folder / "mlflow.db")
     lines = [f"MLflow has {twice} duplicate points"] if twice else []
     lines += [f"MLflow has {runs} runs instead of 1"] if runs > 1 else []
     return lines + (

@@ -11,15 +11,11 @@ from typing import Any
 TRAINING = ("collecting", "updating", "saving", "publishing")
 STAGES = ("evaluating", "evaluate", "select", "test", "report", "between")
 UPDATES = 12  # of a trial's run
-KINDS = {  # how often each comes in a block of forty trials
+KINDS = {  # how often each comes in a block of trials
     "kill": 5,
     "term": 3,
     "int": 3,
-    "flow-kill": 2,
-    "flow-term": 2,
-    "flow-cancel": 1,
     "slow": 2,
-    "flow-slow-cancel": 1,
     "pipe": 2,
     "enospc": 3,
     "eio": 2,
@@ -31,7 +27,6 @@ KINDS = {  # how often each comes in a block of forty trials
     "log": 1,
     "base": 1,
     "cache": 1,
-    "clock": 2,
     "twice": 2,
 }
 DAMAGES = ("checkpoint", "rows", "adapter", "lock", "evaluation", "log", "base", "cache")
@@ -58,9 +53,7 @@ class Plan:
     number: int
     seed: int
     kind: str
-    command: (
-        str  # repro: train to report; train: training alone; flow: a run of Prefect's deployment
-    )
+    command: str  # repro: train to report; train: training alone
     phase: str
     update: int
     delay: float
@@ -69,22 +62,18 @@ class Plan:
     details: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def is_flow(self) -> bool:
-        return self.command == "flow"
-
-    @property
     def is_damage(self) -> bool:
         return self.kind in DAMAGES
 
     @property
     def is_stop(self) -> bool:
         """Whether training must save before it ends."""
-        return self.kind in ("term", "int", "slow", "flow-term", "flow-cancel", "flow-slow-cancel")
+        return self.kind in ("term", "int", "slow")
 
 
 def kind_of(seed: int, number: int) -> str:
-    """Every block of forty has each kind as often as KINDS says, in an order of its own: first
-    every kind once.
+    """Every block has each kind as often as KINDS says, in an order of its own: first every kind
+    once.
     """
     total = sum(KINDS.values())
     once, others = [*KINDS], [kind for kind, count in KINDS.items() for _ in range(count - 1)]
@@ -97,18 +86,16 @@ def kind_of(seed: int, number: int) -> str:
 def draw(seed: int, number: int) -> Plan:
     """The trial of this number."""
     kind, dice = kind_of(seed, number), random.Random(f"{seed} {number}")
-    command = "flow" if kind.startswith("flow") else dice.choice(("repro", "repro", "train"))
+    command = dice.choice(("repro", "repro", "train"))
     phases = WHERE.get(kind) or ((*STAGES, "preparing") if dice.random() < 0.3 else TRAINING)
-    if "slow" in kind:
+    if kind == "slow":
         phases = ("updating", "collecting")
     if command == "train":
         phases = tuple(phase for phase in phases if phase in (*TRAINING, "preparing")) or ("end",)
     if kind in ("evaluation", "enospc", "eio"):  # their faults lie in later stages too
         command, phases = "repro", WHERE.get(kind, phases)
-    phase, update = (
-        dice.choice(phases),
-        dice.randrange(UPDATES - 3),
-    )  # the last collect begins after update 9
+    phase = dice.choice(phases)
+    update = dice.randrange(UPDATES - 3)  # the last collect begins after update 9
     delay = dice.choice((0.0, dice.uniform(0.0, 0.05), dice.uniform(0.0, 0.6)))
     details = vars_of(kind, dice)
     if kind == "twice":
@@ -116,9 +103,7 @@ def draw(seed: int, number: int) -> Plan:
     target = target_of(kind, dice)
     if target == "follow":  # it is there while training is
         phase = dice.choice(TRAINING)
-    is_mlflow = (
-        command == "flow" or target == "follow" or details.get("class") == DISK.index("mlflow")
-    )
+    is_mlflow = target == "follow" or details.get("class") == DISK.index("mlflow")
     is_tracked = is_mlflow or dice.random() < 0.4
     return Plan(number, seed, kind, command, phase, update, delay, target, is_tracked, details)
 
@@ -126,24 +111,13 @@ def draw(seed: int, number: int) -> Plan:
 def target_of(kind: str, dice: random.Random) -> str:
     """Whom the signal is for."""
     if kind in ("kill", "term", "int"):
-        return dice.choice(
-            ("stage", "dvc", "group", "group")
-            if kind != "kill"
-            else ("stage", "dvc", "group", "follow")
-        )
-    if kind in ("flow-kill", "flow-term"):
-        return dice.choice(
-            ("stage", "dvc", "flow", "guard", "worker", "prefect", "mlflow", "group")
-        )
+        return dice.choice(("stage", "dvc", "group", "follow" if kind == "kill" else "group"))
     return {"slow": "group", "pipe": "reader"}.get(kind, "run")
 
 
 def vars_of(kind: str, dice: random.Random) -> dict[str, Any]:
     """What only this kind of fault needs."""
-    if (
-        "slow" in kind
-        # a collect is 20 forward passes and more: longer than a flow waits, and than Slurm's KillWait  # noqa: E501
-    ):
+    if kind == "slow":  # a collect is 20 forward passes and more: longer than Slurm's KillWait
         return {
             "signal": dice.choice(("SIGINT", "SIGTERM")),
             "forward_seconds": dice.choice((1.0, 3.0)),
@@ -152,12 +126,6 @@ def vars_of(kind: str, dice: random.Random) -> dict[str, Any]:
         return {"class": dice.randrange(len(DISK)), "at": dice.random()}
     if kind == "pipe":
         return {"streams": dice.choice(("stdout", "stderr", "both"))}
-    if kind == "clock":
-        return {
-            "before": dice.choice((-400, -1, 0, 1, 400)),
-            "after": dice.choice((-400, -1, 1, 400)),
-            "within": dice.random() < 0.5,
-        }
     if kind == "twice":
         return {"first_ends": dice.random() < 0.3}
     if kind in DAMAGES:

@@ -17,11 +17,6 @@ PARTS = {  # words of a command, in the order in which they are looked for
     "follow": ("dopsd", "follow"),
     "dvc": ("dopsd", "repro"),
     "stage": ("-m", "dopsd"),
-    "guard": ("flows/guard.py",),
-    "flow": ("prefect.engine",),
-    "worker": ("worker", "start"),
-    "prefect": ("server", "start"),
-    "mlflow": ("server", "--backend-store-uri"),
 }
 
 
@@ -95,15 +90,14 @@ def send(pids: list[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def wait_until_gone(state: Path, seconds: float, staying: tuple[str, ...] = ()) -> dict[int, str]:
-    """Processes of the trial that are still there after so many seconds, by id; servers that stay
-    are not meant.
+def wait_until_gone(state: Path, seconds: float) -> dict[int, str]:
+    """Processes of the trial that are still there after so many seconds, by id.
 
     What copies a log to MLflow may take a while: it has to load MLflow, and ends when it has sent
     what is left.
     """
     began = time.monotonic()
-    while left := {pid: words for pid, words in found(state).items() if part(words) not in staying}:
+    while left := found(state):
         is_copying = all(part(words) == "follow" for words in left.values())
         if time.monotonic() - began > (COPYING if is_copying else seconds):
             return {pid: " ".join(words)[:150] for pid, words in left.items()}

@@ -20,7 +20,7 @@ from chaos.attempt import (
     targets,
     wait_for_fault,
 )
-from chaos.disk import CLOCK, Disk, library
+from chaos.disk import Disk, library
 from chaos.folders import copy, read_reference, state_of
 from chaos.outcomes import Facts
 from chaos.plan import DISK, UPDATES, Plan
@@ -30,8 +30,6 @@ HOOK = "hook.json"
 
 
 class Trial:
-    """A trial of `dvc repro`; a flow's is in flow_trial.py."""
-
     def __init__(self, plan: Plan, place: Path) -> None:
         self.plan, self.place, self.facts = plan, place, Facts()
         self.reference = read_reference(place)
@@ -108,20 +106,6 @@ class Trial:
             )
             self.disk.fail(plan.details["class"], at, plan.kind)
             self.env = self.disk.env
-        if plan.kind == "clock":
-            preloaded = library(self.place)
-            if not CLOCK.is_file() or preloaded is None:
-                self.facts.skipped = "no libfaketime, or no C compiler"
-                return
-            self._set_clock(plan.details["before"])
-            self.env = {
-                "LD_PRELOAD": f"{preloaded}:{CLOCK}",
-                "FAKETIME_TIMESTAMP_FILE": str(self.state / "clock"),
-            }
-            self.env |= {"FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-
-    def _set_clock(self, days: int) -> None:
-        (self.state / "clock").write_text(f"{days * 86400:+d}\n")
 
     def _with_fault(self, run: Run) -> Ended:
         plan, facts = self.plan, self.facts
@@ -152,9 +136,7 @@ class Trial:
         plan = self.plan
         if plan.kind == "pipe":
             run.close_pipes()
-        elif plan.kind == "clock" and plan.details["within"]:
-            self._set_clock(plan.details["after"])
-        elif plan.is_damage or plan.kind == "clock":  # the run is stopped first
+        elif plan.is_damage:  # the run is stopped first
             processes.send([*processes.found(self.state)], signal.SIGKILL)
         else:
             self._signal(run)
@@ -199,17 +181,13 @@ class Trial:
         return ended
 
     def _between(self, ended: Ended) -> None:
-        """What the fault leaves: damaged files, a clock that has jumped, space that is free
-        again.
-        """
+        """What the fault leaves: damaged files, space that is free again."""
         plan, facts = self.plan, self.facts
         if plan.is_damage:
             done = damage.apply(self.folder, plan)
             facts.did = done or "no such file yet"
         if self.disk:
             self.disk.free()
-        if plan.kind == "clock":
-            self._set_clock(plan.details["after"])
 
     def _look_at(self, ended: Ended) -> None:
         facts, again = self.facts, self.facts.reruns

@@ -90,7 +90,7 @@ class Engine:
                 stdout=log,
                 stderr=log,
             )
-        until("dockerd", self._answers)
+        until(self._answers, "dockerd")
         self._clean()
         return self
 

@@ -151,7 +151,7 @@ def in_training(stack: Stack, run: str) -> None:
         assert state_of(stack, run) in ("SCHEDULED", "PENDING", "RUNNING"), logs(stack, run)
         return path.is_file() and json.loads(path.read_text())["done"] >= HIT_AFTER
 
-    until("training", is_advancing)
+    until(is_advancing, "training")
 
 
 def checkpoints(stack: Stack) -> list[int]:
@@ -172,7 +172,7 @@ def continue_after(stack: Stack, run: str, update: int) -> None:
         assert state not in ("FAILED", "CRASHED", "CANCELLED"), logs(stack, run)
         return state == "COMPLETED"
 
-    until("Completed", is_over, 1, 3 * DEADLINE)
+    until(is_over, "Completed", 1, 3 * DEADLINE)
     assert f"continuing after update {update} from" in logs(stack, run)
     rows = read_table(stack.workspace / "runs/sudoku/d_opsd/0/train.csv")
     assert [row["update"] for row in rows] == list(range(1, UPDATES + 1))
@@ -200,8 +200,8 @@ def test_a_killed_worker_is_started_again_and_a_retry_continues(stack: Stack, ta
     in_training(stack, run)
     kill = "import psutil; psutil.Process(1).children()[0].kill()"  # then the container's init ends
     stack.worker("python", "-c", kill, check=False)
-    until("a restart", lambda: stack.state("worker")["RestartCount"] == 1)
-    until("the run Crashed", lambda: state_of(stack, run) == "CRASHED", 1)
+    until(lambda: stack.state("worker")["RestartCount"] == 1, "a restart")
+    until(lambda: state_of(stack, run) == "CRASHED", "the run Crashed", 1)
     saved = checkpoints(stack)[-1]
     stack.worker("prefect", "flow-run", "retry", run)
     continue_after(stack, run, saved)

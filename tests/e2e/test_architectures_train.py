@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, write_params
+from conftest import write_params
 from deployed import run_by
 from safetensors.torch import load_file
 from trained_toys import BASES, make_base, model_of, settings
@@ -23,10 +23,6 @@ from dopsd.config.loading import load_params
 from dopsd.core.tables import read_table
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import load_policy
-
-needs_checkout = pytest.mark.skipif(
-    not (ROOT / ".git").exists(), reason="needs the files of a git checkout"
-)
 
 
 @pytest.mark.full
@@ -57,7 +53,7 @@ def test_each_algorithm_takes_two_updates(name: str, project: Path):
 
 def run_all(by: str, name: str, methods: list[str], folder: Path) -> None:
     """Run every stage with these methods, and require that each was trained and tested."""
-    made = Workspace(folder)
+    made = Workspace(folder, is_warm=True)
     assert main(["prepare", "--task", "sudoku"]) == 0
     make_base(name)
     (folder / "base").mkdir()  # stages depend on the folder
@@ -70,7 +66,6 @@ def run_all(by: str, name: str, methods: list[str], folder: Path) -> None:
 
 
 @pytest.mark.full
-@needs_checkout
 def test_an_algorithm_runs_by_dvc_on_an_architecture_of_experts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -79,7 +74,6 @@ def test_an_algorithm_runs_by_dvc_on_an_architecture_of_experts(
 
 
 @pytest.mark.nightly
-@needs_checkout
 @pytest.mark.parametrize("name", BASES)
 @pytest.mark.parametrize("by", ["dvc", "deployment"])
 def test_every_algorithm_runs_on_every_architecture(

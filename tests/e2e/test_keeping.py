@@ -6,23 +6,19 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from workspace import Workspace
 
 from dopsd.core.environment import RESTORE_ONLY
 from dopsd.core.tables import read_table
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout"),
-]
+pytestmark = pytest.mark.full
 RUN = Path("runs/sudoku/d_opsd/0")
 SHORT = {"train__updates": 4, "train__checkpoint_every": 1, "tracking__enabled": True}
 
 
 @pytest.fixture
 def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    made = Workspace(tmp_path / "project")
+    made = Workspace(tmp_path / "project", is_warm=True)
     made.write(**SHORT)
     monkeypatch.chdir(made.folder)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -71,7 +67,7 @@ def test_a_checkpoint_is_one_file_and_the_unwanted_go(workspace: Workspace, tmp_
 def another_machine_takes_the_results(workspace: Workspace, tmp_path: Path) -> None:
     workspace.dvc("remote", "add", "--local", "--default", "store", str(tmp_path / "store"))
     workspace.dvc("push", "--quiet", "--run-cache")
-    other = Workspace(tmp_path / "other")
+    other = Workspace(tmp_path / "other", is_warm=True)
     for name in ("params.yaml", ".dvc/config.local"):
         shutil.copyfile(workspace.folder / name, other.folder / name)
     shutil.copytree("base", other.folder / "base")

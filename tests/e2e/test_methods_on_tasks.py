@@ -11,7 +11,6 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from deployed import run_by, services, submit_changes
 from workspace import CHANGES, Workspace, overrides
 
@@ -53,9 +52,6 @@ ROWS = {  # of each file in data/external; the first 48 are for training
         for a, b in PAIRS
     ],
 }
-needs_checkout = pytest.mark.skipif(
-    not (ROOT / ".git").exists(), reason="needs the files of a git checkout"
-)
 
 
 def tasks_of(which: str) -> list[str]:
@@ -84,7 +80,7 @@ def settings(which: str, tasks: list[str], methods: list[str]) -> dict[str, obje
 
 def workspace(folder: Path) -> Workspace:
     """A checkout with the rows of the tasks."""
-    made = Workspace(folder)
+    made = Workspace(folder, is_warm=True)
     external = folder / "data/external"
     external.mkdir(parents=True, exist_ok=True)
     for name, rows in ROWS.items():
@@ -103,7 +99,6 @@ def updates(folder: Path, result: str) -> dict[tuple[str, ...], int]:
 
 
 @pytest.mark.full
-@needs_checkout
 @pytest.mark.parametrize("which", ROUNDS)
 def test_each_method_trains_by_dvc(which: str, tmp_path: Path):
     made, tasks, methods = workspace(tmp_path), tasks_of(which), [*ROUNDS[which]]
@@ -114,7 +109,6 @@ def test_each_method_trains_by_dvc(which: str, tmp_path: Path):
 
 
 @pytest.mark.full
-@needs_checkout
 def test_a_method_trains_by_the_deployment(tmp_path: Path):
     made, tasks = workspace(tmp_path), ["sudoku", "gsm8k"]
     with services(made):
@@ -123,7 +117,6 @@ def test_a_method_trains_by_the_deployment(tmp_path: Path):
 
 
 @pytest.mark.nightly
-@needs_checkout
 @pytest.mark.parametrize("which", ROUNDS)
 @pytest.mark.parametrize("by", ["dvc", "deployment"])
 def test_every_method_trains_on_every_task(by: str, which: str, tmp_path: Path):

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from workspace import REPRO, Workspace, ran
 
 from dopsd.core.fingerprint import sha256
@@ -18,15 +17,9 @@ ADAPTER = "runs/sudoku/d_opsd/0/best/adapter_model.safetensors"
 EVERY = {"prepare", "pretrain", "evaluate_base", "train", "evaluate", "select", "test", "report"}
 
 
-needs_checkout = pytest.mark.skipif(
-    not (ROOT / ".git").exists(), reason="needs the files of a git checkout"
-)
-
-
 @pytest.mark.full
-@needs_checkout
 def test_repro_runs_what_changed_and_old_data_comes_back(tmp_path: Path):
-    w = Workspace(tmp_path)
+    w = Workspace(tmp_path, is_warm=True)
     assert w.repro() == EVERY
     assert "up to date" in w.dvc("status")
     w.commit()
@@ -78,12 +71,11 @@ def test_repro_runs_what_changed_and_old_data_comes_back(tmp_path: Path):
 
 
 @pytest.mark.full
-@needs_checkout
 def test_a_fresh_clone_has_a_true_lock_and_a_changed_docstring_keeps_it_true(tmp_path: Path):
     """Data is not in git: where DVC's cache lacks it, it is made, with the digests of the lock, and
     the base fits it.
     """
-    w = Workspace(tmp_path, is_shipped=True)
+    w = Workspace(tmp_path, is_shipped=True, is_warm=True)
     assert w.repro("--allow-missing", "pretrain") == set()
     assert w.repro("pretrain") == {"prepare"}
     assert w.run("git", "status", "--porcelain") == ""

@@ -90,7 +90,7 @@ def begin(plugin: Path, folder: Path, *changes: str) -> Workspace:
     """A workspace that finds the plug-in, whose task has a base of its own: wider than the one that
     the tests pretrain.
     """
-    work = Workspace(folder)
+    work = Workspace(folder, is_warm=True)
     work.env["PYTHONPATH"] += f"{os.pathsep}{plugin}"
     shutil.copytree(ROOT / "base/sudoku", folder / "base/copying")
     changes += ("matrix.methods=[routed]", "train.updates=2", "train.checkpoint_every=1")

@@ -11,7 +11,6 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from ports import free_port
 from terminals import BOUND, CTRL_C, Terminal
 from workspace import Workspace
@@ -22,10 +21,7 @@ SHORT = ("--updates", "2", "--set", "train.checkpoint_every=1")
 LONG = ("--updates", "5000", "--set", "train.checkpoint_every=1000")
 KEY = "sudoku/d_opsd/0"
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout"),
-]
+pytestmark = pytest.mark.full
 
 
 class Project(Workspace):

@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 from conftest import ROOT
+from waiting import until
 
 PLAN = {
     "tasks": ["sudoku"],
@@ -85,14 +85,6 @@ def begun(is_there: Callable[[], bool]) -> subprocess.Popen[str]:
     until(lambda: is_there() or process.poll() is not None)
     assert process.poll() is None
     return process
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so, two minutes at most."""
-    deadline = time.monotonic() + 120
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def workers() -> list[str]:

@@ -7,14 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from ports import free_port
 from workspace import Workspace
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout"),
-]
+pytestmark = pytest.mark.integration
 SERVICES = (sys.executable, "infra/local/services.py")
 SECRET = {"PREFECT_SERVER_API_AUTH_STRING": "ann:p4ss", "PREFECT_API_AUTH_STRING": "ann:p4ss"}
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from composed import LIST, Postgres, Stack, Store, postgres_programs
-from conftest import ROOT
 from workspace import Workspace, overrides
 
 from dopsd.core.fingerprint import sha256
@@ -21,7 +20,6 @@ pytestmark = [
         postgres_programs() is None,
         reason="needs PostgreSQL's server programs (Debian: postgresql)",
     ),
-    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout"),
 ]
 ADAPTER = "runs/sudoku/d_opsd/0/best/adapter_model.safetensors"
 

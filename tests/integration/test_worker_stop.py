@@ -6,28 +6,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from composed import Stack
-from conftest import ROOT
+from waiting import until
 from workspace import Workspace, overrides
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout"),
-]
+pytestmark = pytest.mark.integration
 SECRETS = {"POSTGRES_PASSWORD": "p4ss", "STORE_USER": "user", "STORE_PASSWORD": "w0rd"}
-
-
-def until(holds: Callable[[], object], seconds: float = 600) -> None:
-    """Wait until it holds; the bound is for a machine that is busy with other things."""
-    ends = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < ends
-        time.sleep(0.2)
 
 
 def database(folder: Path) -> str:

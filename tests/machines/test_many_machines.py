@@ -10,14 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from composed import Postgres, postgres_programs
-from conftest import ROOT
 from ports import free_port
+from waiting import until
 from workspace import Workspace
 
 pytestmark = [
@@ -26,7 +26,6 @@ pytestmark = [
         postgres_programs() is None,
         reason="needs PostgreSQL's server programs (Debian: postgresql)",
     ),
-    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout"),
 ]
 METHODS, SEEDS = ["d_opsd", "rft"], [0, 1, 2]
 SETTINGS = {
@@ -45,13 +44,6 @@ SETTINGS = {
 PAUSE = 60.0  # seconds; a machine counts as lost after 90
 LONG = 2400.0  # seconds; an upper bound on a machine that is busy with other things
 SERVICES = (sys.executable, "infra/local/services.py")
-
-
-def until(holds: Callable[[], object], seconds: float = LONG) -> None:
-    ends = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < ends
-        time.sleep(0.3)
 
 
 def processes_in(folder: Path) -> list[psutil.Process]:
@@ -138,16 +130,16 @@ def test_a_comparison_survives_a_killed_and_a_paused_machine(
         started = time.monotonic()
         comparison = compare(center, tmp_path / "copies")
         killed, paused, _ = machines
-        until(lambda: trained(killed.folder) >= 4 or comparison.poll() is not None)
+        until(lambda: trained(killed.folder) >= 4 or comparison.poll() is not None, seconds=LONG)
         signal_all(killed.folder, signal.SIGKILL)
-        until(lambda: trained(paused.folder) >= 2 or comparison.poll() is not None)
+        until(lambda: trained(paused.folder) >= 2 or comparison.poll() is not None, seconds=LONG)
         signal_all(paused.folder, signal.SIGSTOP)
         time.sleep(PAUSE)
         signal_all(paused.folder, signal.SIGCONT)
         said, _ = comparison.communicate(timeout=LONG)
         assert comparison.returncode == 0, said
         print(f"six cells on three machines, one killed: {time.monotonic() - started:.0f} s")
-        until(lambda: not unfinished(database))
+        until(lambda: not unfinished(database), seconds=LONG)
     finally:
         for each in [*machines, center]:
             subprocess.run([*SERVICES, "down"], cwd=each.folder, env=each.env, check=False)

@@ -93,13 +93,13 @@ class Cluster:
             f"--socket={munge}/socket",
             *names,
         )
-        until("munged", (munge / "socket").exists)
+        until((munge / "socket").exists, "munged")
         self._begin("slurmctld", "-D", "-c")
         for node in ("n1", "n2"):
             self._begin("slurmd", "-D", "-c", "-N", node)
         until(
-            "two idle nodes",
             lambda: "n[1-2] idle" in self.ask("sinfo", "-h", "-p", "low", "-o", "%N %t"),
+            "two idle nodes",
         )
 
     def _begin(self, *words: str) -> None:
@@ -116,7 +116,7 @@ class Cluster:
     def stop(self) -> None:
         self.ask("scancel", "--user=root", "--signal=KILL", "--full", check=False)
         self.ask("scancel", "--user=root", check=False)
-        until("no job", lambda: not self.ask("squeue", "-h", check=False))
+        until(lambda: not self.ask("squeue", "-h", check=False), "no job")
         for daemon in reversed(self.daemons):
             daemon.terminate()
             daemon.wait(60)
@@ -154,7 +154,7 @@ class Cluster:
     def wait(self, job: str, *states: str) -> str:
         """The job's state when it is one of `states`."""
         until(
-            f"job {job} {' or '.join(states)}", lambda: self.about(job)["JobState"] in states, 0.5
+            lambda: self.about(job)["JobState"] in states, f"job {job} {' or '.join(states)}", 0.5
         )
         return self.about(job)["JobState"]
 

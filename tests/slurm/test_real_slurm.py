@@ -104,7 +104,7 @@ def in_training(cluster: Cluster, folder: Path, job: str) -> int:
         assert cluster.about(job)["JobState"] in ("PENDING", "RUNNING"), log_of(folder, job)
         return updates(folder) >= HIT_AFTER
 
-    until("training", is_advancing)
+    until(is_advancing, "training")
     assert checkpoints(folder) == []
     return updates(folder)
 
@@ -173,7 +173,7 @@ def test_a_job_that_is_hit_in_training_saves_and_continues_there(
     hit(cluster, job, how, nodes)
     if how == "scancel":
         cluster.wait(job, "CANCELLED")
-        until("the job's end", lambda: job not in cluster.ask("squeue", "-h", "-o", "%i").split())
+        until(lambda: job not in cluster.ask("squeue", "-h", "-o", "%i").split(), "the job's end")
         saved = checkpoints(folder)
         again = cluster.submit(folder, *SCRIPTS[nodes])
     else:
@@ -204,7 +204,7 @@ def test_a_job_saves_before_its_time_is_up_and_goes_back_into_the_queue(cluster,
     assert len(saved) == 1 and update <= saved[0], log_of(folder, job)
     cluster.ask("scontrol", "update", f"JobId={job}", "TimeLimit=60")
     cluster.release(job)
-    until("training goes on", lambda: f"continuing after update {saved[0]}" in log_of(folder, job))
+    until(lambda: f"continuing after update {saved[0]}" in log_of(folder, job), "training goes on")
     cluster.ask("scancel", job)
     cluster.wait(job, "CANCELLED")
     table.append(
@@ -251,8 +251,8 @@ def test_a_second_job_in_one_folder_waits_for_the_first(cluster, folder, table):
     in_training(cluster, folder, first)
     second = cluster.submit(folder, *ONE_NODE)
     until(
-        "the second waits",
         lambda: f"Slurm job {first} runs DVC in this workspace" in log_of(folder, second),
+        "the second waits",
     )
     assert_complete(cluster, folder, first)
     assert_complete(cluster, folder, second)
@@ -270,7 +270,7 @@ def test_a_job_too_short_for_one_update_comes_back_once_and_then_says_so(cluster
     change(folder, "keep_threshold: 0.0\n", "keep_threshold: 1.0\n")
     job = cluster.submit(folder, *ONE_NODE)
     for restart in (0, 1):
-        until("training begins", partial(is_begun, folder, job, restart + 1))
+        until(partial(is_begun, folder, job, restart + 1), "training begins")
         cluster.ask("scancel", "--signal=USR1", "--batch", job)
         if restart == 0:
             cluster.release(job)
@@ -294,7 +294,7 @@ def test_each_element_of_an_array_has_a_workspace_and_one_collector_brings_all_b
     )
     elements = [f"{job}_{seed}" for seed in (0, 1, 2)]
     until(
-        "an element is in training", lambda: updates(folder / "work" / "array" / CELL) >= HIT_AFTER
+        lambda: updates(folder / "work" / "array" / CELL) >= HIT_AFTER, "an element is in training"
     )
     with (folder / "README.md").open(
         "a"

@@ -6,34 +6,26 @@ import errno
 import json
 import os
 import shutil
-import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 import yaml
-from chaos import judge, repairs
-from chaos.attempt import Ended
+from chaos import judge
 from chaos.damage import damage
 from chaos.disk import Disk, library
 from chaos.folders import CELL, digests, locked
 from chaos.hook import sitecustomize as hook
 from chaos.outcomes import (
-    CANNOT_SAVE,
     LOST,
-    RECOVERED,
-    REFUSED,
     SILENT,
-    WRONG,
-    WRONG_REFUSAL,
     Facts,
     outcome,
 )
-from chaos.plan import DISK, KINDS, UPDATES, draw
+from chaos.plan import DISK, KINDS, draw
 
 ADAPTER = CELL / "best" / "adapter_model.safetensors"
 
@@ -72,63 +64,11 @@ def test_one_planted_bit_is_a_loss_and_after_damage_that_was_not_refused_silent_
     assert outcome(plan_of(kind), Facts(differences=found)) == word
 
 
-def test_missing_new_and_otherwise_locked_results_are_differences(finished):
-    folder, reference = finished
-    (folder / ADAPTER).rename((folder / ADAPTER).with_name("other"))
-    lock(folder, "bb")
-    assert judge.differences(folder, reference, "repro") == [
-        f"{ADAPTER} is missing",
-        f"{ADAPTER.with_name('other')} is new",
-        "dvc.lock differs at report@sudoku-d_opsd-0",
-    ]
-
-
-def test_a_refusal_is_right_after_damage_alone():
-    assert outcome(plan_of("base"), Facts(refusals=["base: damaged"])) == REFUSED
-    assert outcome(plan_of("kill"), Facts(refusals=["base: damaged"])) == WRONG_REFUSAL
-    assert outcome(plan_of("enospc"), Facts(cannot_save="no space left")) == CANNOT_SAVE
-    assert outcome(plan_of("term"), Facts(lost=["not saved"])) == LOST
-    assert outcome(plan_of("term"), Facts(wrong=["traceback"])) == WRONG
-    assert outcome(plan_of("term"), Facts()) == RECOVERED
-
-
-def test_a_step_that_mlflow_has_twice_is_found(tmp_path):
-    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as base, base:
-        base.executescript(
-            "create table experiments (experiment_id, name); create table runs (run_uuid,"
-            " experiment_id);create table metrics (key, step, run_uuid); insert into experiments"
-            " values (1, 'dopsd');insert into runs values ('r', 1)"
-        )
-        points = [("train/loss", step, "r") for step in range(1, UPDATES + 1)]
-        base.executemany("insert into metrics values (?, ?, ?)", [*points, ("train/loss", 3, "r")])
-    assert judge.untracked(tmp_path, "repro") == ["MLflow has 1 duplicate points"]
-
-
 def test_a_trial_is_drawn_from_seed_and_number_and_a_block_has_every_kind():
     size = sum(KINDS.values())
-    assert [draw(7, 3), draw(7, 43)] == [draw(7, 3), draw(7, 43)] and draw(7, 3) != draw(8, 3)
+    assert draw(7, 3) == draw(7, 3) != draw(8, 3)
     assert Counter(draw(1, number).kind for number in range(size, 2 * size)) == KINDS
     assert {draw(1, number).kind for number in range(len(KINDS))} == {*KINDS}
-
-
-def test_the_repair_that_a_message_names_is_made(tmp_path):
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "x.jsonl").touch()
-    said = (
-        "dopsd: work/x.jsonl: line 3 does not match its digest; remove work/x.jsonl to make it"
-        " again"
-    )
-    repair = repairs.find(Ended(2, said, {}))
-    repair.act(tmp_path)
-    assert repair.is_refusal and not (tmp_path / "work" / "x.jsonl").exists()
-    assert not repairs.find(Ended(255, "ERROR: Unable to acquire lock.", {})).is_refusal
-    assert repairs.find(Ended(1, "dopsd: something else", {})) is None
-    assert (
-        repairs.find(
-            Ended(2, "dopsd: base/x: damaged. Run git checkout -- base/sudoku to restore it", {})
-        ).name
-        == "Run git checkout -- base/sudoku"
-    )
 
 
 WRITE = """

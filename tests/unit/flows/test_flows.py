@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from waiting import until
 
 from dopsd.core.paths import RunKey
 from flows import artifacts, running, server, stages
@@ -50,14 +51,6 @@ def no_server_is_waited_for(monkeypatch):
     monkeypatch.setattr(running.server, "wait", lambda log: None)
 
 
-def until(holds) -> bool:
-    """Whether it comes true; two minutes are for a machine that has much else to do."""
-    ends = time.monotonic() + 120
-    while not holds() and time.monotonic() < ends:
-        time.sleep(0.05)
-    return holds()
-
-
 def test_a_guarded_command_saves_and_ends_when_its_starter_is_killed(tmp_path):
     command = [
         sys.executable,
@@ -71,10 +64,10 @@ def test_a_guarded_command_saves_and_ends_when_its_starter_is_killed(tmp_path):
         " stdin=subprocess.PIPE)\ntime.sleep(60)"
     )
     starter = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
-    assert until((tmp_path / "ready").exists)
+    until((tmp_path / "ready").exists)
     starter.send_signal(signal.SIGKILL)
     starter.wait()
-    assert until((tmp_path / "saved").exists)
+    until((tmp_path / "saved").exists)
 
 
 def test_a_command_that_ignores_the_interrupt_is_killed_after_its_grace(tmp_path, monkeypatch):
@@ -92,7 +85,7 @@ def test_a_command_that_ignores_the_interrupt_is_killed_after_its_grace(tmp_path
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
-    assert until((tmp_path / "ready").exists)
+    until((tmp_path / "ready").exists)
     guard.stdin.close()
     assert guard.wait(120) == 130
 
@@ -139,7 +132,7 @@ def test_a_run_begins_when_commands_of_the_one_before_have_saved(tmp_path, monke
     guard = subprocess.Popen(
         [sys.executable, str(running.GUARD), sys.executable, "-c", code], stdin=subprocess.PIPE
     )
-    assert until((tmp_path / "ready").exists)
+    until((tmp_path / "ready").exists)
     guard.stdin.close()
     running.begin(LOG)
     assert (tmp_path / "saved").exists()
@@ -160,7 +153,7 @@ def test_a_stop_ends_commands_of_all_tasks_at_once(tmp_path, monkeypatch):
 
     threads = [threading.Thread(target=command, args=(name,)) for name in ("a", "b", "c")]
     [thread.start() for thread in threads]
-    assert until(lambda: all((tmp_path / name).exists() for name in ("a", "b", "c")))
+    until(lambda: all((tmp_path / name).exists() for name in ("a", "b", "c")))
     running.stop_all()
     [thread.join(3) for thread in threads]
     assert sorted(ends) == ["a", "b", "c"]  # though what they ran still saves
@@ -175,10 +168,10 @@ def test_a_command_that_still_writes_when_its_flow_has_ended_saves(tmp_path):
     flow = subprocess.Popen(
         [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}
     )
-    assert until((tmp_path / "ready").exists)
+    until((tmp_path / "ready").exists)
     flow.kill()
     flow.wait()
-    assert until((tmp_path / "saved").exists)
+    until((tmp_path / "saved").exists)
     (log,) = (tmp_path / "work/logs").glob("*-train.log")
     assert log.read_text().count("saving") == 20
 

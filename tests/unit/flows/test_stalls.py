@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from threading import Thread
 
@@ -15,6 +14,7 @@ from conftest import write_params
 from prefect import flow, get_run_logger, tags, task
 from prefect.client.orchestration import get_client
 from prefect.testing.utilities import prefect_test_harness
+from waiting import until
 
 from dopsd.core.progress import FEWEST
 from flows import artifacts
@@ -31,13 +31,6 @@ progress.FLOOR = 3.0
 Path("pid").write_text(str(os.getpid()))
 raise SystemExit(main(["train"]))
 """
-
-
-def until(is_so, seconds: float = 300.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def has_usual_times() -> bool:

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import psutil
 import pytest
 from conftest import ROOT
 from ports import free_port
+from waiting import until
 
 sys.path.insert(0, str(ROOT / "infra" / "local"))
 import pages
@@ -29,14 +29,6 @@ import services
 from dopsd.tracking.client import local_address
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
-
-
-def until(holds: Callable[[], object]) -> None:
-    """Wait until it holds, however busy the machine is."""
-    ends = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < ends
-        time.sleep(0.02)
 
 
 @pytest.fixture

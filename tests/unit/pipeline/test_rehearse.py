@@ -10,13 +10,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 from conftest import ROOT
+from waiting import until
 
 from dopsd.cli.main import main
 from dopsd.config import profiles
@@ -159,14 +158,6 @@ def test_processes_that_end_well_have_status_zero(tmp_path):
     code += " launch; raise SystemExit(launch(LaunchConfig(processes=2), ['check']))"
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env).returncode == 0
-
-
-def until(holds: Callable[[], object]) -> None:
-    """Wait until it holds, however busy the machine is."""
-    ends = time.monotonic() + 300
-    while not holds():
-        assert time.monotonic() < ends
-        time.sleep(0.05)
 
 
 def begin(folder: Path, *stages: str) -> subprocess.Popen[str]:

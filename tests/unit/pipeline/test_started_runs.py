@@ -87,9 +87,8 @@ def test_the_report_says_where_training_began(started):
     for stage in ("evaluate", "select", "test", "report"):
         assert main([stage]) == 0
     facts = gather(load_params(), RunKey("sudoku", "d_opsd", 0))
-    said = " Update 0 is the checkpoint that training started from, `runs/sudoku/sft/0/best`, not"
     chart = accuracy_chart(facts)
-    assert said in chart.note
+    assert "`runs/sudoku/sft/0/best`" in chart.note
     data = chart.figure.renderers[0].data_source.data
     assert data["accuracy"][0] == facts.selected["start_accuracy"] != data["base"][0]
     titles = [title for title, _ in warnings(facts)]
@@ -114,16 +113,13 @@ def test_a_comparison_names_the_start_and_what_it_had_cost(tmp_path, monkeypatch
     params = Params.model_validate(small_params())
     names = ["sudoku/sft/0", "sudoku/d_opsd/0"]
     text = compare.compare(params, names)
-    said = (
-        "sudoku: d_opsd did not start from the base, but from `runs/sudoku/sft/0/best`. Its"
-        " difference to the base is that of both trainings together, and its costs here leave out"
-        " those of the start: 2 updates, 4 rollouts, 7 seconds."
-    )
-    assert said in text
+    assert "d_opsd did not start from the base, but from `runs/sudoku/sft/0/best`" in text
+    assert "2 updates, 4 rollouts, 7 seconds" in text
     page = (compare.OUT / "comparison.html").read_text()
     cautions, rest = page.split('id="cautions"')[1].split("</aside>", 1)
     shown = html.unescape(cautions).replace("<code>", "`").replace("</code>", "`")
-    assert said in shown and "the methods differ in `train.start_from`, `train.reference`" in shown
+    assert "2 updates, 4 rollouts, 7 seconds" in shown
+    assert "`train.start_from`, `train.reference`" in shown
     methods = rest.split('id="methods"')[1].split("</section>")[0]
     assert "<code>d_opsd</code>: <code>runs/sudoku/sft/0/best</code>" in methods
     rows = dict(re.findall(r"<tr><td><code>([\w.]+)</code></td>(.*?)</tr>", page))
@@ -159,13 +155,9 @@ def test_all_weights_against_an_adapter_is_the_first_limit(tmp_path, monkeypatch
     text = compare.compare(
         Params.model_validate(small_params()), ["sudoku/sft/0", "sudoku/d_opsd/0"]
     )
-    said = "sudoku: all weights train in sft (`train.weights: all`), an adapter in d_opsd (`lora`)."
-    assert said in text
+    assert "all weights train in sft (`train.weights: all`)" in text
     page = (compare.OUT / "comparison.html").read_text()
     rows = re.findall(r"<tr><td><code>([\w.]+)</code></td>(.*?)</tr>", page)
     assert rows[0] == ("train.weights", "<td>all</td><td>lora</td>")
     cautions = page.split('id="cautions"')[1].split("</aside>", 1)[0]
-    first = cautions.split("<li>")[1]
-    assert (
-        "all weights train in sft (<code>train.weights: all</code>), an adapter in d_opsd" in first
-    )
+    assert "all weights train in sft" in cautions.split("<li>")[1]

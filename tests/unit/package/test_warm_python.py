@@ -1,0 +1,68 @@
+"""The `python` of warm tests is like a new one: streams, folder, environment, exit and signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from warm_python import warm_bin
+
+pytestmark = pytest.mark.full
+STAND_IN = """
+import os, sys, time
+print(sys.argv[1:], os.getcwd(), os.environ["WARM"], sys.stdin.read())
+print("to stderr", file=sys.stderr)
+if sys.argv[1] == "wait":
+    print("waits", flush=True)
+    time.sleep(60)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "dopsd").mkdir()
+    (tmp_path / "dopsd/__init__.py").touch()
+    (tmp_path / "dopsd/__main__.py").write_text(STAND_IN)
+    path = f"{warm_bin()}:{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "PYTHONPATH": str(tmp_path), "WARM": "yes"}
+
+
+@pytest.mark.parametrize("words", [("dopsd",), ("python", "-m", "dopsd")])
+def test_a_command_ends_as_with_a_new_python(words, environment, tmp_path):
+    (tmp_path / "here").mkdir()
+
+    def run(*command: str) -> tuple[int, str, str]:
+        ended = subprocess.run(
+            [*command, "3", "a b"],
+            cwd=tmp_path / "here",
+            env=environment,
+            input="é\n",
+            capture_output=True,
+            text=True,
+        )
+        return ended.returncode, ended.stdout, ended.stderr
+
+    assert run(*words) == run(sys.executable, "-m", "dopsd")
+    assert run(*words)[0] == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_reaches_the_command(number, environment, tmp_path):
+    command = subprocess.Popen(
+        ["python", "-m", "dopsd", "wait"],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        stderr=subprocess.DEVNULL,
+    )
+    assert "waits" in [command.stdout.readline().strip() for _ in range(2)]
+    command.send_signal(number)
+    assert command.wait(30) == -number
+    command.stdout.close()
