@@ -22,7 +22,7 @@ from dopsd.analysis.tables import gaps_between, mean_curve
 from dopsd.config.loading import load_params
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
-from dopsd.core.percent import gap, percent
+from dopsd.core.statistics import gap, percent
 from dopsd.evaluation.evaluator import Evaluator
 from dopsd.pipeline.compare import check, is_current
 from dopsd.pipeline.comparison import reached

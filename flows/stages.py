@@ -20,7 +20,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.paths import PUBLISHED, RunKey
 from dopsd.pipeline import run_request
 from dopsd.pipeline.disk_model import require_room
-from dopsd.pipeline.dvc_remote import remote_problem
+from dopsd.pipeline.dvc import remote_problem
 from dopsd.pipeline.run_request import RunRequest
 from dopsd.pipeline.writer_lock import WriterLock
 from dopsd.training.pretraining.origin import allowance

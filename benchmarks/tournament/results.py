@@ -30,8 +30,8 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.files import append_lines, read_lines, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import REPORTS
-from dopsd.core.percent import gap, percent
-from dopsd.models.files import base_digest
+from dopsd.core.statistics import gap, percent
+from dopsd.models.checkpoint_files import base_digest
 
 LOOKS = "tests.jsonl"  # beside the results: when the test split was looked at
 

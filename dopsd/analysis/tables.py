@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dopsd.algorithms.common.config import kind_of
-from dopsd.algorithms.variants import label
+from dopsd.algorithms.registry import label
 from dopsd.analysis.results import Finished, paired_over_seeds
 from dopsd.core.metrics import COUNTED
 

@@ -26,7 +26,7 @@ def command(
 
     Args:
         commands: Subparsers of `dopsd`.
-        name: Name of the command, which a group of dopsd/cli/overview.py lists.
+        name: Name of the command, which a group of dopsd/cli/parser.py lists.
         description: First lines of `dopsd NAME --help`: full sentences.
         aliases: Other spellings of the name.
     """

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 
 import dopsd
 from dopsd.algorithms.common.config import BETWEEN
-from dopsd.algorithms.variants import unknown_method
+from dopsd.algorithms.registry import unknown_method
 from dopsd.cli import bases, checkpoints, explain, push, results, runs, settings, stages
 from dopsd.cli.launch import add_launch, is_on_nodes, set_nodes
-from dopsd.cli.overview import CLOSING, overview
-from dopsd.cli.parser import SHELLS, Parser, PrintCompletion
+from dopsd.cli.parser import CLOSING, SHELLS, Parser, PrintCompletion, overview
 from dopsd.cli.stages import DVC, PARALLEL, STAGES
 from dopsd.config.loading import load_params
 from dopsd.core.environment import bypass_proxies, name_user, refuse_leftovers
@@ -33,7 +32,7 @@ from dopsd.distributed.launch import (
     launch,
     use_expandable_segments,
 )
-from dopsd.pipeline.unchanged import unchanged
+from dopsd.pipeline.recipes import unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +67,7 @@ WITH_PARAMS |= push.WITH_PARAMS
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands; dopsd/cli/overview.py groups them for `dopsd --help`."""
+    """Return the parser of all commands; dopsd/cli/parser.py groups them for `dopsd --help`."""
     parser = Parser(
         "dopsd",
         usage="dopsd COMMAND ...",

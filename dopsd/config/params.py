@@ -12,7 +12,7 @@ from typing import Annotated, Self
 from pydantic import Field, PrivateAttr, model_validator
 
 from dopsd.algorithms.common.config import BETWEEN, AlgorithmConfig, kind_of
-from dopsd.algorithms.variants import label, unknown_method, variant_of
+from dopsd.algorithms.registry import label, unknown_method, variant_of
 from dopsd.analysis.config import AblateConfig, CompareConfig
 from dopsd.config.consistency import check_sections, check_variants
 from dopsd.config.tasks import AlgorithmsConfig, TasksConfig

@@ -108,3 +108,9 @@ def checkout_digest(root: Path) -> str:
         for path in sorted((root / folder).rglob("*.py")):
             digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def key_from(*parts: str | int) -> int:
+    """Return a signed 64-bit key of names and numbers."""
+    digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from dopsd.algorithms.common.config import BETWEEN
-from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.algorithms.variants import variant_of
+from dopsd.algorithms.registry import ALGORITHMS, variant_of
 from dopsd.analysis.figures import axes_of, percent_axis, save_figure
 from dopsd.analysis.html_report.comparison_text import of_starts
 from dopsd.analysis.results import Finished, between_runs, paired_over_seeds
@@ -38,8 +37,8 @@ from dopsd.core.extras import require
 from dopsd.core.files import WORK, fresh_folder, write_json
 from dopsd.core.palette import colour_of
 from dopsd.core.paths import REPORTS
-from dopsd.core.percent import gap, percent, within
 from dopsd.core.progress import log
+from dopsd.core.statistics import gap, percent, within
 from dopsd.evaluation.published import published_variants
 from dopsd.pipeline.dvc import run as run_dvc
 from dopsd.training.run_identity import record_of, scratch_folder

@@ -33,7 +33,7 @@ from dopsd.models.registry import (
     published,
 )
 from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
-from dopsd.tracking.hub_base import fetch, is_name
+from dopsd.tracking.hub import fetch, is_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

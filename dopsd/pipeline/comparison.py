@@ -39,7 +39,7 @@ from dopsd.analysis.tables import (
 from dopsd.config.params_file import flat
 from dopsd.core.files import WORK, read_json
 from dopsd.core.metrics import COUNTED
-from dopsd.core.percent import gap, percent, within
+from dopsd.core.statistics import gap, percent, within
 from dopsd.models.backends import in_words
 from dopsd.pipeline.repeat import as_text
 from dopsd.pipeline.run_report import refresh, staleness

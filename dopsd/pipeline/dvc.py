@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,10 +26,10 @@ from dopsd.config.profiles import HARDWARE, PRESET
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import require
+from dopsd.core.files import ASIDE
 from dopsd.core.interrupts import MEANT, handling, is_at_terminal
 from dopsd.core.paths import BASES
 from dopsd.core.progress import log
-from dopsd.pipeline.dvc_files import forget_the_dead, set_aside_damaged
 from dopsd.pipeline.patient_dvc import PARENT
 from dopsd.pipeline.recipes import FILE, PARAMS, write_recipes
 from dopsd.training.start import STARTS, remove_dead_links
@@ -90,7 +92,7 @@ class Writing:
             if status and not self.stopped_at and set_aside_damaged(self.name):
                 status = self._run_dvc()
             if params and not status and not self.stopped_at:
-                from dopsd.pipeline.pruning import remove_unwanted  # slow to import
+                from dopsd.pipeline.cleaning import remove_unwanted  # slow to import
 
                 for run in params.runs:
                     remove_unwanted(params, run.key)
@@ -187,3 +189,94 @@ def run(words: Sequence[str]) -> int:
             code=Code.NOT_A_PROJECT,
         )
     return Writing(words).run()
+
+
+RWLOCK = Path(".dvc/tmp/rwlock")  # DVC's list of processes that read and write each path
+LOCKFILE = Path("dvc.lock")
+
+
+def forget_the_dead() -> None:
+    """Remove DVC's list of processes, unless one of them is a DVC that runs here.
+
+    On another machine the id of a killed DVC may belong to a process that DVC would wait for. DVC
+    also refuses to run with a list that was cut off.
+    """
+    from dopsd.pipeline.writer_lock import is_running
+
+    if RWLOCK.is_file():
+        numbers = re.findall(r'"pid": (\d+)', RWLOCK.read_text(encoding="utf-8"))
+        if not any(is_running(int(number), "dvc") for number in numbers):
+            RWLOCK.unlink()
+
+
+def set_aside_damaged(name: str) -> bool:
+    """Move a dvc.lock that was cut off to work/aside, and clean DVC's run cache.
+
+    DVC then finds the results of each stage in its run cache. There it fails at a folder without
+    entries, which a kill leaves before the first entry is written.
+
+    Args:
+        name: Command that messages name.
+
+    Returns:
+        Whether there was any damage, so that another run can succeed.
+    """
+    from dvc.repo import Repo
+
+    is_any = LOCKFILE.is_file() and not _is_lockfile(LOCKFILE.read_bytes())
+    if is_any:
+        ASIDE.mkdir(parents=True, exist_ok=True)
+        shutil.move(LOCKFILE, ASIDE / LOCKFILE.name)
+        log(f"{name}: {LOCKFILE} was cut off; moved to {ASIDE}, running again with DVC's run cache")
+    for folder in Path(Repo().stage_cache.cache_dir).glob("??/*"):
+        if not any(folder.iterdir()):
+            folder.rmdir()
+            is_any = True
+    return is_any
+
+
+def _is_lockfile(content: bytes) -> bool:
+    """Tell whether DVC can read a dvc.lock, or the marks of a git merge are in it."""
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+    from voluptuous import Invalid
+
+    try:
+        COMPILED_LOCKFILE_SCHEMA(YAML(typ="safe").load(content))
+    except (YAMLError, Invalid, ValueError):
+        return b"<<<<<<<" in content
+    return True
+
+
+def remote_problem(folder: Path) -> str:
+    """Return why DVC's default remote cannot share results; empty if it can.
+
+    Args:
+        folder: The workspace.
+    """
+    name = _config(folder, "core.remote")
+    if not name:
+        return (
+            "DVC has no default remote here, so results could not reach the other machines; run"
+            " `dvc remote add --local --default store ADDRESS` with an address that all share"
+        )
+    address = _config(folder, f"remote.{name}.url")
+    if address.startswith(("http://", "https://")):
+        return (
+            f"DVC's default remote {name} is {address}, and DVC shares results by their settings"
+            " (its run cache) at no http address; use a shared folder, S3 or ssh"
+        )
+    return ""
+
+
+def _config(folder: Path, key: str) -> str:
+    process = subprocess.run(
+        [sys.executable, "-m", "dvc", "config", key],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        encoding="utf-8",
+    )
+    return process.stdout.strip()

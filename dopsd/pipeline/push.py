@@ -22,8 +22,8 @@ from dopsd.models.registry import read_config, registering_module
 from dopsd.pipeline.export import write_merged
 from dopsd.pipeline.run_report import refresh
 from dopsd.tracking import hub
+from dopsd.tracking.flavour import require_sealed
 from dopsd.tracking.hub_card import Release, hub_card, shared_page
-from dopsd.tracking.sealed import require_sealed
 from dopsd.training.run_identity import is_current
 
 if TYPE_CHECKING:

@@ -15,24 +15,23 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
-from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.algorithms.variants import how
+from dopsd.algorithms.registry import ALGORITHMS, how
 from dopsd.analysis.html_report.facts import Description, RunFacts, Settings
 from dopsd.analysis.html_report.page import digest_of, is_fresh, write_page
 from dopsd.analysis.html_report.run_page import run_page
 from dopsd.analysis.results import Finished
-from dopsd.config.data_files import task_files
+from dopsd.config.consistency import task_files
 from dopsd.config.params_file import flat
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import advice
-from dopsd.core.files import WORK, read_json
+from dopsd.core.files import WORK, object_in, read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log
 from dopsd.core.registry import first_line
 from dopsd.core.tables import read_table
 from dopsd.evaluation.curve import curve_of
 from dopsd.models.adapter_files import checkpoint_names
-from dopsd.models.files import base_files, parameters
+from dopsd.models.checkpoint_files import base_files, parameters
 from dopsd.pipeline.ablate import variant_of_run
 from dopsd.pipeline.repeat import ABSENT, as_text, commands, nearest_profile, rows
 from dopsd.tasks.common.storage import DATA
@@ -41,7 +40,7 @@ from dopsd.tracking.glossary import own_metrics
 from dopsd.training import run_identity
 from dopsd.training.machine import MACHINE
 from dopsd.training.metrics import TRAINING
-from dopsd.training.run_identity import object_of, record_of, scratch_folder, settings_of
+from dopsd.training.run_identity import record_of, scratch_folder, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +102,7 @@ def gather(params: Params, key: RunKey) -> RunFacts:
     run, folder = params.run(*key.parts), key.folder
     totals = read_json(folder / "train.json", "dopsd train")
     scratch = WORK / totals["fingerprint"]
-    machine = object_of(scratch / MACHINE).get("parts", [])
+    machine = object_in(scratch / MACHINE).get("parts", [])
     training = read_table(folder / "train.csv")
     return RunFacts(
         key=key,
@@ -115,7 +114,7 @@ def gather(params: Params, key: RunKey) -> RunFacts:
         costs=Finished(*key.parts).costs(),
         totals=totals,
         trajectory=read_json(folder / "test" / "trajectory.json", "dopsd test"),
-        answers=object_of(folder / "test" / "answers.json").get("answers"),
+        answers=object_in(folder / "test" / "answers.json").get("answers"),
         machine=machine,
         digests=_digests(key, totals, record_of(scratch)),
         metrics=_explained(run.kind, training),

@@ -17,7 +17,7 @@ from dopsd.analysis.html_report.run_charts import (
 from dopsd.analysis.papers import paper_tables
 from dopsd.analysis.tables import chosen_on, groups, mean_curve
 from dopsd.core.palette import drawing_colours
-from dopsd.core.percent import gap, percent, within
+from dopsd.core.statistics import gap, percent, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dopsd.algorithms.variants import label
+from dopsd.algorithms.registry import label
 from dopsd.analysis.tables import named, names_of
 
 if TYPE_CHECKING:

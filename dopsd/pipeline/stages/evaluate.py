@@ -19,9 +19,8 @@ from dopsd.core.progress import is_main_rank, log
 from dopsd.core.tables import write_table
 from dopsd.evaluation.curve import started_from
 from dopsd.evaluation.evaluator import Evaluator
-from dopsd.models.adapter_files import identity
+from dopsd.models.adapter_files import identity, run_checkpoints
 from dopsd.models.backends import distinct
-from dopsd.models.run_checkpoints import run_checkpoints
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dopsd.config.data_files import task_files
+from dopsd.config.consistency import task_files
 from dopsd.config.named_files import missing
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError, unknown

@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.config.data_files import FILES
+from dopsd.config.consistency import FILES
 from dopsd.core.error_codes import Code
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import Progress

@@ -23,10 +23,10 @@ from dopsd.tasks.countdown.arithmetic import (
     numbers,
     problem_from,
     prompt_of,
+    solve,
     value,
     working,
 )
-from dopsd.tasks.countdown.solver import solve
 
 if TYPE_CHECKING:
     import random

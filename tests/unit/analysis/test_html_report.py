@@ -30,7 +30,7 @@ from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.core.files import write_json
 from dopsd.core.paths import RunKey
-from dopsd.core.percent import gap, percent, within
+from dopsd.core.statistics import gap, percent, within
 from dopsd.core.tables import read_table
 from dopsd.pipeline import repeat
 from dopsd.pipeline.run_report import _shared_solutions, gather, refresh

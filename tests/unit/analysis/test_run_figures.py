@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dopsd.algorithms.common.metrics import DISTILLATION
+from dopsd.algorithms.d_opsd.config import METRICS as DISTILLATION
 from dopsd.analysis.figures import AGREEMENT, LABELS, SHARES
 from dopsd.training.metrics import TRAINING
 

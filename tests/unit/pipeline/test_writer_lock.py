@@ -19,7 +19,7 @@ import pytest
 from conftest import ROOT
 
 from dopsd.pipeline import writer_lock
-from dopsd.pipeline.dvc_files import RWLOCK, forget_the_dead
+from dopsd.pipeline.dvc import RWLOCK, forget_the_dead
 from dopsd.pipeline.writer_lock import LOCK, WriterLock
 
 STAGE = """

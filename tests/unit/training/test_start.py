@@ -24,7 +24,7 @@ from dopsd.models.lora import load_adapter
 from dopsd.pipeline.checks.machine import starts
 from dopsd.pipeline.run_request import RunRequest, check
 from dopsd.tracking.client import connect, find_run
-from dopsd.tracking.identity import identity
+from dopsd.tracking.log_uploader import identity
 from dopsd.training.run_identity import scratch_folder
 from dopsd.training.run_settings import RunSettings
 from dopsd.training.trainer import Trainer
