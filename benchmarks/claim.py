@@ -20,8 +20,7 @@ from typing import Any
 from dopsd.analysis.results import COSTS, Finished, paired_over_seeds
 from dopsd.analysis.tables import gaps_between, mean_curve
 from dopsd.config.loading import load_params
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.statistics import gap, percent
 from dopsd.evaluation.evaluator import Evaluator
 from dopsd.pipeline.compare import check, is_current

@@ -21,8 +21,7 @@ from pydantic import Field
 
 from dopsd.config import params_file, profiles
 from dopsd.config.loading import checked, load_params
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import checkout_digest
 from dopsd.core.paths import RunKey
 from dopsd.pipeline.run_request import PARAMS, RunRequest, check

@@ -15,8 +15,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 
 from dopsd.core.environment import RESTORE_ONLY
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.paths import PUBLISHED, RunKey
 from dopsd.pipeline import run_request
 from dopsd.pipeline.disk_model import require_room

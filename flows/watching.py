@@ -22,8 +22,7 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import Artifact, FlowRun, StateType, TaskRun, WorkerStatus
 from prefect.client.schemas.sorting import ArtifactSort, TaskRunSort
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.pipeline import run_view
 from dopsd.pipeline.run_request import RunRequest, check
 from dopsd.pipeline.run_view import (

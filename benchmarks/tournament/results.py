@@ -25,8 +25,7 @@ from benchmarks.tournament.runs import (
 from benchmarks.tournament.standings import CLAIM_SEEDS, Rows, answer, pairs, reached, standings
 from dopsd.analysis.tables import head, line
 from dopsd.config.params import Params
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import append_lines, read_lines, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import REPORTS

@@ -11,8 +11,7 @@ from dopsd.algorithms.registry import unknown_method
 from dopsd.config.loading import checked, read_yaml
 from dopsd.config.params_file import with_changes
 from dopsd.config.profiles import EMBEDDED, listed, names, resolve
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.errors import Code, DopsdError, unknown
 from dopsd.tasks.registry import load_task as load_registered_task
 
 if TYPE_CHECKING:

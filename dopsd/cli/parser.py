@@ -9,8 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import readable, unknown, with_code
+from dopsd.core.errors import Code, readable, unknown, with_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

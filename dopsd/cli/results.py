@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import cell_argument, command
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
+from dopsd.core.extras import require
 
 if TYPE_CHECKING:
     import argparse
@@ -80,9 +80,14 @@ def _summary(_: argparse.Namespace, params: Params) -> None:
 
 
 def _publish(_: argparse.Namespace, params: Params) -> None:
-    from dopsd.pipeline.stages.publish import run
+    from dopsd.pipeline.run_report import refresh
+    from dopsd.tracking.publish import publish
+    from dopsd.tracking.publish_run import Publication
 
-    run(params)
+    if params.tracking.enabled:
+        require("publish", "mlflow")
+        refresh(params, [run.key for run in params.runs if run.key.is_tested], "publish")
+    publish(Publication(params.tracking, params.runs, params.evaluate, params.select))
 
 
 def _baselines(_: argparse.Namespace, params: Params) -> None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import count, seed, set_argument
 from dopsd.config.profiles import AS_IT_STANDS, HARDWARE, PRESET
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.extras import require
 from dopsd.core.progress import log
 from dopsd.tracking.client import local_address

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from dopsd.algorithms.registry import label
 from dopsd.analysis.results import between_sides
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.paths import LOG, PUBLISHED, report_folder
 from dopsd.core.statistics import gap, within

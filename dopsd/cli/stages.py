@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import cell_argument, command, count, require_adapter_config, temperature
 from dopsd.core.environment import refuse_while_collecting
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.paths import RunKey
 
 if TYPE_CHECKING:

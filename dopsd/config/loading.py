@@ -18,8 +18,7 @@ from ruamel.yaml import YAML
 from dopsd.config.params import Params
 from dopsd.config.profiles.layers import completed
 from dopsd.config.tasks import TasksConfig
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.settings import Section
 from dopsd.tasks.custom.config import CustomTaskConfig
 

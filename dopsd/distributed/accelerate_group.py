@@ -13,8 +13,7 @@ import torch
 import torch.distributed as dist
 
 from dopsd.core.environment import refuse_leftovers
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import TEMPORARY, DopsdError, StopRequested
+from dopsd.core.errors import TEMPORARY, Code, DopsdError, StopRequested
 from dopsd.core.metrics import MetricSums
 from dopsd.distributed.config import LaunchConfig
 

@@ -17,8 +17,7 @@ from dopsd.core.fingerprint import fingerprint, key_from, sha256
 from dopsd.core.progress import Progress, is_main_rank, log
 from dopsd.core.statistics import bootstrap, wilson
 from dopsd.core.types import EvalReport, Score
-from dopsd.evaluation.generate import Answer, Answering, Trials
-from dopsd.evaluation.others import wait_for_others
+from dopsd.evaluation.generate import Answer, Answering, Trials, wait_for_others
 from dopsd.models.adapter_files import identity
 from dopsd.models.backends import in_words, measured_on, resolved
 from dopsd.models.checkpoint_files import base_files

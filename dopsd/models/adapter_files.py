@@ -11,8 +11,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import WORK, link, object_in, parse_object, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import safe_open
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import ORIGIN
 from dopsd.core.tensor_files import save_tensors

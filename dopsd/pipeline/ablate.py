@@ -31,8 +31,7 @@ from dopsd.analysis.tables import (
 )
 from dopsd.config.params_file import params as write_params
 from dopsd.config.profiles import HARDWARE, PRESET
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.extras import require
 from dopsd.core.files import WORK, fresh_folder, write_json
 from dopsd.core.palette import colour_of

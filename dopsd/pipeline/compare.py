@@ -16,8 +16,7 @@ from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.analysis.figures import axes_of, legend_below, percent_axis, save_figure
 from dopsd.analysis.results import COSTS, Finished, between_runs, rounds_differently
 from dopsd.analysis.tables import draw_group, groups, names_of, print_markdown
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.errors import Code, DopsdError, unknown
 from dopsd.core.extras import require
 from dopsd.core.files import fresh_folder, read_json, write_json
 from dopsd.core.palette import drawing_colours

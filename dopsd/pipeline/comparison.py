@@ -20,7 +20,6 @@ from dopsd.analysis.html_report.comparison_text import (
 )
 from dopsd.analysis.html_report.facts import ComparisonFacts
 from dopsd.analysis.html_report.page import digest_of, write_page
-from dopsd.analysis.papers import markdown_of, paper_tables
 from dopsd.analysis.results import Finished, between_runs, paired_over_seeds, records_of
 from dopsd.analysis.tables import (
     RESAMPLED,
@@ -30,10 +29,12 @@ from dopsd.analysis.tables import (
     groups,
     head,
     line,
+    markdown_of,
     mean_curve,
     means,
     named,
     names_of,
+    paper_tables,
     row_of,
 )
 from dopsd.config.params_file import flat

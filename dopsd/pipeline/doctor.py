@@ -11,8 +11,7 @@ from rich.table import Table
 from dopsd.config import profiles
 from dopsd.config.loading import load_params
 from dopsd.config.params import Params
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.pipeline.checks.card import card
 from dopsd.pipeline.checks.machine import (
     Finding,

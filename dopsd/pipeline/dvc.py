@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING
 from dopsd.config import params_file
 from dopsd.config.loading import load_params
 from dopsd.config.profiles import HARDWARE, PRESET
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.extras import require
 from dopsd.core.files import ASIDE
 from dopsd.core.interrupts import MEANT, handling, is_at_terminal
@@ -92,7 +91,7 @@ class Writing:
             if status and not self.stopped_at and set_aside_damaged(self.name):
                 status = self._run_dvc()
             if params and not status and not self.stopped_at:
-                from dopsd.pipeline.cleaning import remove_unwanted  # slow to import
+                from dopsd.pipeline.pruning import remove_unwanted  # slow to import
 
                 for run in params.runs:
                     remove_unwanted(params, run.key)

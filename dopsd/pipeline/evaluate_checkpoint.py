@@ -13,8 +13,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.errors import Code, DopsdError, unknown
 from dopsd.core.files import write_json
 from dopsd.core.paths import EVALUATED, REPORTS, run_folder
 from dopsd.core.progress import is_main_rank, log

@@ -13,8 +13,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import log
 from dopsd.core.tensor_files import fsync_rename
 from dopsd.models.adapter_files import has_all_weights

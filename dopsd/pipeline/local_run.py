@@ -14,8 +14,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.interrupts import handling
 from dopsd.core.paths import PUBLISHED

@@ -13,8 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import WORK, read_json
 from dopsd.core.progress import log
 from dopsd.models.adapter_files import ADAPTER_CONFIG, DIGESTS, has_all_weights, identity

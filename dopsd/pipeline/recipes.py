@@ -19,8 +19,7 @@ from dopsd.algorithms.registry import ALGORITHMS, FAMILIES
 from dopsd.config.loading import load_params, read_yaml
 from dopsd.config.tasks import own_tasks
 from dopsd.core.environment import DVC_STAGE
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import rewrite
 from dopsd.core.fingerprint import folder_of, recipe
 from dopsd.tasks.registry import CUSTOM, FOLDERS, TASKS

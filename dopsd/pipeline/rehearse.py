@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from dopsd.config.layout import render
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import log
 from dopsd.distributed.launch import LAUNCHER
-from dopsd.pipeline.cost import Planned, print_cost
+from dopsd.pipeline.estimate import Planned, print_cost
 from dopsd.pipeline.toy import PROBLEMS, build_toy, small
 
 if TYPE_CHECKING:

@@ -36,10 +36,9 @@ from dopsd.pipeline.ablate import variant_of_run
 from dopsd.pipeline.repeat import ABSENT, as_text, commands, nearest_profile, rows
 from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.registry import load_task, package_of
-from dopsd.tracking.glossary import own_metrics
+from dopsd.tracking.glossary import TRAINING, own_metrics
 from dopsd.training import run_identity
 from dopsd.training.machine import MACHINE
-from dopsd.training.metrics import TRAINING
 from dopsd.training.run_identity import record_of, scratch_folder, settings_of
 
 if TYPE_CHECKING:

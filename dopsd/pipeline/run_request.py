@@ -15,8 +15,7 @@ from dopsd.config import params_file, profiles
 from dopsd.config.loading import checked, parse_yaml, read_yaml
 from dopsd.config.named_files import require
 from dopsd.config.profiles import AS_IT_STANDS, HARDWARE, PRESET
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.training.pretraining.origin import mismatch
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from dopsd.core.error_codes import Code
+from dopsd.core.errors import Code
 from dopsd.core.files import WORK
 from dopsd.core.progress import FEWEST, PLAIN_EVERY, STEADY
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dopsd.api.sampling import sample, trace
 from dopsd.api.settings import run_settings
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import sha256
 from dopsd.models.adapter_files import DIGESTS, checkpoint_names, read_digests, shape_of
 from dopsd.models.checkpoint_files import base_files

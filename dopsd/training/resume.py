@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import TEMPORARY, DopsdError, unknown
+from dopsd.core.errors import TEMPORARY, Code, DopsdError, unknown
 from dopsd.core.files import ASIDE, fresh_folder, link, parse_object, read_json, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.machine import package_version

@@ -14,8 +14,7 @@ from dopsd.analysis.html_report.run_charts import (
     hover,
     source_of,
 )
-from dopsd.analysis.papers import paper_tables
-from dopsd.analysis.tables import chosen_on, groups, mean_curve
+from dopsd.analysis.tables import chosen_on, groups, mean_curve, paper_tables
 from dopsd.core.palette import drawing_colours
 from dopsd.core.statistics import gap, percent, within
 

@@ -16,11 +16,9 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.models.common.decoder import DecoderForMaskedLM, LayerCache
-from dopsd.models.common.decoder_config import DecoderConfig
-from dopsd.models.common.fields import check_numbers
+from dopsd.models.common.decoder_config import DecoderConfig, check_numbers
 from dopsd.models.common.layout import Layout
 from dopsd.models.kernels.operators import rope_tables
 

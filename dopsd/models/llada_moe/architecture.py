@@ -14,8 +14,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, Qwen3Config, Qwen3Mod
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeMLP, Qwen3MoeTopKRouter
 
 from dopsd.models.common.decoder import DecoderForMaskedLM, without_causal_mask
-from dopsd.models.common.decoder_config import DecoderConfig
-from dopsd.models.common.fields import check_fields
+from dopsd.models.common.decoder_config import DecoderConfig, check_fields
 
 TOY: dict[str, Any] = {"num_experts": 8, "num_experts_per_tok": 2, "expert_intermediate_size": 32}
 TOY |= {"intermediate_size": 32, "moe_layer_freq": None}  # the latter lists all layers

@@ -14,8 +14,7 @@ from rich.text import Text
 
 from dopsd.config.consistency import task_files
 from dopsd.config.named_files import missing
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.errors import Code, DopsdError, unknown
 from dopsd.models.tokenizer import TokenCounts, token_counts
 from dopsd.pipeline.task_check.rows import (
     SHOWN,

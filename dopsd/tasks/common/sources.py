@@ -17,8 +17,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import TEMPORARY, DopsdError, is_unicode
+from dopsd.core.errors import TEMPORARY, Code, DopsdError, is_unicode
 from dopsd.core.extras import require
 from dopsd.core.progress import log
 from dopsd.tasks.common.json_files import Figure, json_file, json_lines, repeated

@@ -23,8 +23,7 @@ from prefect.utilities.importtools import import_object
 
 from dopsd.config import profiles
 from dopsd.config.tasks import AlgorithmsConfig, TasksConfig
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.paths import RunKey
 from dopsd.pipeline import run_request
 from dopsd.pipeline.local_run import run_here

@@ -16,8 +16,7 @@ from parsers import PARSERS
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.config.params_file import params
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import WIDEST, DopsdError
+from dopsd.core.errors import WIDEST, Code, DopsdError
 from dopsd.core.files import append_lines, read_json, read_lines
 from dopsd.core.tables import read_log, read_table
 from dopsd.tasks.common.config import Source

@@ -14,8 +14,7 @@ from toy_runs import assert_continues_to_the_same_bytes
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.config.profiles import AS_IT_STANDS
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import sha256
 from dopsd.distributed.accelerate_group import all_processes
 from dopsd.models.adapter_files import ADAPTER, read_adapter
