@@ -27,7 +27,7 @@ from flows import checkpoint_evals, server, stages
 from flows.checkpoint_evals import CheckpointEvalJob, Devices
 from flows.machines import hold_back
 from flows.running import begin, failed, stop_all
-from flows.settings import Hardware, Method, OtherCode, Overrides, Preset, Profile, Task, run_keys
+from flows.settings import Hardware, Method, OtherCode, Overrides, Preset, Profile, Task
 
 LOOK_EVERY = 1.0  # seconds
 THREADS = 64  # tasks at once; their processes wait for a device
@@ -149,7 +149,7 @@ def run_stages(
         require_spare(check(request, can_retrain=True).launch.processes, len(devices))
     done: object = stages.write_settings(request, allow_retrain)
     params = load_params()
-    cells, processes = run_keys(params), params.launch.processes
+    cells, processes = [run.key for run in params.runs], params.launch.processes
     training, spare = devices[:processes], devices[processes:]
     is_concurrent = bool(spare) if evaluate_while_training is None else evaluate_while_training
     bases = {}

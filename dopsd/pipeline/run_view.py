@@ -24,6 +24,7 @@ from rich.text import Text
 from dopsd.core.errors import Code
 from dopsd.core.files import WORK
 from dopsd.core.progress import FEWEST, PLAIN_EVERY, STEADY
+from dopsd.core.statistics import ends, percent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,8 +88,8 @@ def _stall(state: dict[str, Any], age: float) -> str:
 
 def accuracy(report: dict[str, Any]) -> str:
     """Format accuracy, 95% interval and number of problems of an evaluation."""
-    low, high = (f"{100 * value:.1f}" for value in report["interval"])
-    return f"{100 * report['accuracy']:.1f}% [{low}, {high}] on {report['n']} problems"
+    interval = ends(report["interval"])
+    return f"{percent(report['accuracy'])}% {interval} on {report['n']} problems"
 
 
 def newest_accuracy(split: str, since: float) -> str:
