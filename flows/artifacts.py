@@ -25,7 +25,7 @@ from dopsd.core.paths import RunKey
 from dopsd.core.statistics import gap, percent
 from dopsd.core.tables import read_table
 from dopsd.evaluation.curve import curve_of, started_from
-from dopsd.pipeline.run_view import stage_progress
+from dopsd.pipeline.run.view import stage_progress
 from flows import server
 from flows.running import OutputListener
 

@@ -24,7 +24,7 @@ from dopsd.config.loading import checked, load_params
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import checkout_digest
 from dopsd.core.paths import RunKey
-from dopsd.pipeline.run_request import PARAMS, RunRequest, check
+from dopsd.pipeline.run.request import PARAMS, RunRequest, check
 from dopsd.training.pretraining.origin import ALLOWANCE
 from flows import stages
 from flows.artifacts import SERVER_ERRORS

@@ -20,7 +20,7 @@ from dopsd.config.loading import load_params
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import checkout_digest
 from dopsd.core.paths import RunKey
-from dopsd.pipeline.run_request import RunRequest, check
+from dopsd.pipeline.run.request import RunRequest, check
 from dopsd.training.pretraining.origin import ALLOWANCE
 from dopsd.training.resume import OTHER_CODE
 from flows import checkpoint_evals, server, stages

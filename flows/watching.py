@@ -23,9 +23,9 @@ from prefect.client.schemas.objects import Artifact, FlowRun, StateType, TaskRun
 from prefect.client.schemas.sorting import ArtifactSort, TaskRunSort
 
 from dopsd.core.errors import Code, DopsdError
-from dopsd.pipeline import run_view
-from dopsd.pipeline.run_request import RunRequest, check
-from dopsd.pipeline.run_view import (
+from dopsd.pipeline.run import view as run_view
+from dopsd.pipeline.run.request import RunRequest, check
+from dopsd.pipeline.run.view import (
     INTERRUPTED,
     Display,
     RunView,

@@ -149,7 +149,7 @@ def _export(a: argparse.Namespace, params: Params) -> None:
         )
     require_adapter_config(a.adapter)
     from dopsd.models.config import ModelConfig
-    from dopsd.pipeline.export import export
+    from dopsd.pipeline.checkpoints.export import export
 
     base = ModelConfig(path=a.model) if a.model else params.model_of(a.task)
     if a.block_size:
@@ -262,7 +262,7 @@ def _card_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _push(a: argparse.Namespace, params: Params) -> None:
     require_adapter_config(a.adapter)
-    from dopsd.pipeline.push import PushRequest, push
+    from dopsd.pipeline.checkpoints.push import PushRequest, push
 
     push(
         PushRequest(

@@ -144,7 +144,7 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         words: The command line after `dopsd`, which DVC and further processes receive.
     """
     if arguments.command in DVC:
-        from dopsd.pipeline.dvc import run
+        from dopsd.pipeline.dvc.command import run
 
         return run(words)
     if arguments.command == "launch":

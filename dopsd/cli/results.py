@@ -80,7 +80,7 @@ def _summary(_: argparse.Namespace, params: Params) -> None:
 
 
 def _publish(_: argparse.Namespace, params: Params) -> None:
-    from dopsd.pipeline.run_report import refresh
+    from dopsd.pipeline.results.run_report import refresh
     from dopsd.tracking.publish import publish
     from dopsd.tracking.publish_run import Publication
 
@@ -97,13 +97,13 @@ def _baselines(_: argparse.Namespace, params: Params) -> None:
 
 
 def _clean(_: argparse.Namespace, params: Params) -> None:
-    from dopsd.pipeline.cleaning import clean
+    from dopsd.pipeline.dvc.cleaning import clean
 
     clean(params)
 
 
 def _compare(a: argparse.Namespace, params: Params) -> None:
-    from dopsd.pipeline.compare import print_comparison
+    from dopsd.pipeline.results.compare import print_comparison
 
     print_comparison(params, a.runs, a.out)
 
@@ -115,7 +115,7 @@ def _ablate(a: argparse.Namespace, params: Params) -> None:
             " settings there",
             code=Code.OPTIONS,
         )
-    from dopsd.pipeline.ablate import ablate
+    from dopsd.pipeline.results.ablate import ablate
 
     ablate(params, a.tables)
 

@@ -166,7 +166,7 @@ def _rehearse(a: argparse.Namespace) -> None:
 
 
 def _doctor(a: argparse.Namespace) -> None:
-    from dopsd.pipeline.doctor import doctor
+    from dopsd.pipeline.doctor.command import doctor
 
     doctor(a.params)
 
@@ -187,7 +187,7 @@ def _task(a: argparse.Namespace, params: Params) -> None:
 
 def _check(a: argparse.Namespace, params: Params) -> None:
     from dopsd.pipeline.base_fit import block_faults
-    from dopsd.pipeline.run_request import mismatched_bases
+    from dopsd.pipeline.run.request import mismatched_bases
     from dopsd.pipeline.task_check.rows import check_columns
 
     path = a.params

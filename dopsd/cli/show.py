@@ -17,8 +17,8 @@ from dopsd.core.files import read_json
 from dopsd.core.paths import LOG, PUBLISHED, report_folder
 from dopsd.core.statistics import gap, within
 from dopsd.core.tables import read_log
-from dopsd.pipeline.ablate import variant_of_run
-from dopsd.pipeline.run_report import refresh
+from dopsd.pipeline.results.ablate import variant_of_run
+from dopsd.pipeline.results.run_report import refresh
 from dopsd.tracking.client import shown, start_command, tracking_uri
 from dopsd.training.run_identity import scratch_folder
 

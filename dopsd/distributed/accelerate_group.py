@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from accelerate import Accelerator
 
-    from dopsd.distributed.uneven_forwards import UnevenForwards
+    from dopsd.distributed.process_group import UnevenForwards
 
 SOON = 30.0  # seconds in which the processes of a launcher meet
 T = TypeVar("T")

@@ -298,18 +298,20 @@ RESULTS = {
         "share",
         "best mean accuracy of the method `compare.baseline` on the selection split; the cost is"
         " that of the first checkpoint that reaches it",
-        "dopsd.pipeline.comparison.reached",
+        "dopsd.pipeline.results.comparison.reached",
     ),
     "over_first": Metric(
-        "share", "ablation: paired difference to the first row", "dopsd.pipeline.ablate.table"
+        "share",
+        "ablation: paired difference to the first row",
+        "dopsd.pipeline.results.ablate.table",
     ),
     "over_base": Metric(
-        "share", "ablation: paired difference to the base", "dopsd.pipeline.ablate.table"
+        "share", "ablation: paired difference to the base", "dopsd.pipeline.results.ablate.table"
     ),
     "last": Metric(
         "share",
         "ablation: accuracy of the last checkpoint on the selection split",
-        "dopsd.pipeline.ablate.table",
+        "dopsd.pipeline.results.ablate.table",
     ),
 }
 

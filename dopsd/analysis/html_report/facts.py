@@ -1,4 +1,4 @@
-"""What a run's report shows, as plain values that `dopsd.pipeline.run_report` gathers."""
+"""What a run's report shows, as plain values that `dopsd.pipeline.results.run_report` gathers."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class ComparisonFacts:
 
     Attributes:
         runs: the runs.
-        tables: rows of `dopsd.pipeline.comparison.values`.
+        tables: rows of `dopsd.pipeline.results.comparison.values`.
         settings: by task, each setting that differs between methods, with its value by method.
         warnings: how runs were measured in different ways.
         measured_on: what measured each run, in words, by run.

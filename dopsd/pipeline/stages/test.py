@@ -16,7 +16,7 @@ from dopsd.core.statistics import bootstrap
 from dopsd.evaluation.evaluator import Evaluator, drawn_answers
 from dopsd.models.backends import distinct
 from dopsd.models.checkpoint_files import base_digest
-from dopsd.pipeline.pruning import remove_unwanted
+from dopsd.pipeline.dvc.pruning import remove_unwanted
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
 from dopsd.tasks.common.task import grid_values

@@ -32,8 +32,8 @@ from dopsd.core.files import write_json
 from dopsd.core.paths import RunKey
 from dopsd.core.statistics import gap, percent, within
 from dopsd.core.tables import read_table
-from dopsd.pipeline import repeat
-from dopsd.pipeline.run_report import _shared_solutions, gather, refresh
+from dopsd.pipeline.results import repeat
+from dopsd.pipeline.results.run_report import _shared_solutions, gather, refresh
 from dopsd.training.machine import MACHINE
 
 KEY = RunKey("sudoku", "d_opsd", 0)

@@ -19,7 +19,7 @@ from dopsd.config.params import CompareConfig, Params
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
 from dopsd.core.tables import write_table
-from dopsd.pipeline import compare
+from dopsd.pipeline.results import compare
 
 
 @pytest.fixture

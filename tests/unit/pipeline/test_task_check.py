@@ -176,9 +176,9 @@ def test_a_profile_keeps_the_tasks_of_the_file(project: Path):
 
 def test_a_run_of_a_profile_keeps_the_tasks_and_says_how_to_repeat_it(project: Path):
     from dopsd.core.paths import RunKey
-    from dopsd.pipeline.repeat import as_text, nearest_profile, rows
-    from dopsd.pipeline.run_report import _files
-    from dopsd.pipeline.run_request import RunRequest, check
+    from dopsd.pipeline.results.repeat import as_text, nearest_profile, rows
+    from dopsd.pipeline.results.run_report import _files
+    from dopsd.pipeline.run.request import RunRequest, check
 
     begin(project)
     (project / "base/sudoku").mkdir(parents=True, exist_ok=True)

@@ -20,8 +20,8 @@ from dopsd.distributed.accelerate_group import all_processes
 from dopsd.models.adapter_files import ADAPTER, read_adapter
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.models.lora import load_adapter
-from dopsd.pipeline.checks.machine import starts
-from dopsd.pipeline.run_request import RunRequest, check
+from dopsd.pipeline.doctor.machine import starts
+from dopsd.pipeline.run.request import RunRequest, check
 from dopsd.tracking.client import connect, find_run
 from dopsd.tracking.log_uploader import identity
 from dopsd.training.run_identity import scratch_folder

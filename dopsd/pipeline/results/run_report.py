@@ -32,8 +32,8 @@ from dopsd.core.tables import read_table
 from dopsd.evaluation.curve import curve_of
 from dopsd.models.adapter_files import checkpoint_names
 from dopsd.models.checkpoint_files import base_files, parameters
-from dopsd.pipeline.ablate import variant_of_run
-from dopsd.pipeline.repeat import ABSENT, as_text, commands, nearest_profile, rows
+from dopsd.pipeline.results.ablate import variant_of_run
+from dopsd.pipeline.results.repeat import ABSENT, as_text, commands, nearest_profile, rows
 from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.registry import load_task, package_of
 from dopsd.tracking.glossary import TRAINING, own_metrics

@@ -20,8 +20,10 @@ from dopsd.core.interrupts import handling
 from dopsd.core.paths import PUBLISHED
 from dopsd.core.progress import log
 from dopsd.distributed.launch import LAUNCHER
-from dopsd.pipeline import run_request, run_view
-from dopsd.pipeline.run_view import (
+from dopsd.pipeline.dvc.writer_lock import WriterLock
+from dopsd.pipeline.run import request as run_request
+from dopsd.pipeline.run import view as run_view
+from dopsd.pipeline.run.view import (
     Display,
     RunView,
     Stage,
@@ -35,7 +37,6 @@ from dopsd.pipeline.run_view import (
     split_code,
     stage_progress,
 )
-from dopsd.pipeline.writer_lock import WriterLock
 from dopsd.tracking.client import start_command
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from dopsd.config.params import Params
-    from dopsd.pipeline.run_request import RunRequest
+    from dopsd.pipeline.run.request import RunRequest
 
 LOOK_EVERY = 0.5  # seconds
 STARTED = re.compile(r"Running stage '(.+)':")

@@ -39,7 +39,7 @@ from dopsd.core.paths import REPORTS
 from dopsd.core.progress import log
 from dopsd.core.statistics import gap, percent, within
 from dopsd.evaluation.published import published_variants
-from dopsd.pipeline.dvc import run as run_dvc
+from dopsd.pipeline.dvc.command import run as run_dvc
 from dopsd.training.run_identity import record_of, scratch_folder
 
 if TYPE_CHECKING:

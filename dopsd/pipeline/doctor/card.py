@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dopsd.pipeline.checks.machine import Finding
+from dopsd.pipeline.doctor.machine import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -42,8 +42,8 @@ from dopsd.core.files import WORK, read_json
 from dopsd.core.metrics import COUNTED
 from dopsd.core.statistics import gap, percent, within
 from dopsd.models.backends import in_words
-from dopsd.pipeline.repeat import as_text
-from dopsd.pipeline.run_report import refresh, staleness
+from dopsd.pipeline.results.repeat import as_text
+from dopsd.pipeline.results.run_report import refresh, staleness
 from dopsd.tasks.registry import load_task
 from dopsd.training.run_identity import record_of, settings_of
 
@@ -237,7 +237,7 @@ def write_comparison(
         params: all settings.
         runs: the runs.
         settings: what `settings_by_task` returns.
-        tables: what `dopsd.pipeline.comparison.values` returns.
+        tables: what `dopsd.pipeline.results.comparison.values` returns.
         page: the file to write.
         out: the folder in which the page will be read, from which its links lead.
     """

@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.pipeline.checks.machine import Finding
+from dopsd.pipeline.doctor.machine import Finding
 from dopsd.tracking.client import local_port, shown, start_command, tracking_uri
 
 if TYPE_CHECKING:

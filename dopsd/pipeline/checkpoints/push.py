@@ -18,8 +18,8 @@ from dopsd.core.files import WORK, read_json
 from dopsd.core.progress import log
 from dopsd.models.adapter_files import ADAPTER_CONFIG, DIGESTS, has_all_weights, identity
 from dopsd.models.registry import read_config, registering_module
-from dopsd.pipeline.export import write_merged
-from dopsd.pipeline.run_report import refresh
+from dopsd.pipeline.checkpoints.export import write_merged
+from dopsd.pipeline.results.run_report import refresh
 from dopsd.tracking import hub
 from dopsd.tracking.flavour import require_sealed
 from dopsd.tracking.hub_card import Release, hub_card, shared_page

@@ -22,8 +22,14 @@ from dopsd.core.files import fresh_folder, read_json, write_json
 from dopsd.core.palette import drawing_colours
 from dopsd.core.paths import REPORTS, RUNS
 from dopsd.core.progress import log
-from dopsd.pipeline.ablate import variant_of_run
-from dopsd.pipeline.comparison import PAGE, markdown, settings_by_task, values, write_comparison
+from dopsd.pipeline.results.ablate import variant_of_run
+from dopsd.pipeline.results.comparison import (
+    PAGE,
+    markdown,
+    settings_by_task,
+    values,
+    write_comparison,
+)
 from dopsd.training import run_identity
 
 if TYPE_CHECKING:

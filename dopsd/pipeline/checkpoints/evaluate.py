@@ -22,7 +22,7 @@ from dopsd.evaluation.generate import Trials
 from dopsd.models.adapter_files import shape_of
 from dopsd.models.backends import fields, in_words
 from dopsd.models.config import ModelOverrides
-from dopsd.pipeline.run_view import accuracy
+from dopsd.pipeline.run.view import accuracy
 from dopsd.rollout.config import EvalProtocol
 from dopsd.tracking.client import (
     Identity,

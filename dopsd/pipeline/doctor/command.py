@@ -12,8 +12,8 @@ from dopsd.config import profiles
 from dopsd.config.loading import load_params
 from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError
-from dopsd.pipeline.checks.card import card
-from dopsd.pipeline.checks.machine import (
+from dopsd.pipeline.doctor.card import card
+from dopsd.pipeline.doctor.machine import (
     Finding,
     commit,
     disk,
@@ -25,7 +25,7 @@ from dopsd.pipeline.checks.machine import (
     starts,
     user,
 )
-from dopsd.pipeline.checks.services import hub, ports, prefect_server, remote, tracking_server
+from dopsd.pipeline.doctor.services import hub, ports, prefect_server, remote, tracking_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

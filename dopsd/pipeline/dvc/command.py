@@ -29,7 +29,7 @@ from dopsd.core.files import ASIDE
 from dopsd.core.interrupts import MEANT, handling, is_at_terminal
 from dopsd.core.paths import BASES
 from dopsd.core.progress import log
-from dopsd.pipeline.patient_dvc import PARENT
+from dopsd.pipeline.dvc.patient import PARENT
 from dopsd.pipeline.recipes import FILE, PARAMS, write_recipes
 from dopsd.training.start import STARTS, remove_dead_links
 
@@ -71,7 +71,7 @@ class Writing:
         """Wait for the workspace, run DVC, wait for all its processes; return DVC's exit code."""
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1)
-        from dopsd.pipeline.writer_lock import WriterLock  # needs the extra `pipeline`
+        from dopsd.pipeline.dvc.writer_lock import WriterLock  # needs the extra `pipeline`
 
         signal.signal(signal.SIGTSTP, self._go_on)
         with handling(self._note), WriterLock(self.name, lost=self._lose):
@@ -91,7 +91,7 @@ class Writing:
             if status and not self.stopped_at and set_aside_damaged(self.name):
                 status = self._run_dvc()
             if params and not status and not self.stopped_at:
-                from dopsd.pipeline.pruning import remove_unwanted  # slow to import
+                from dopsd.pipeline.dvc.pruning import remove_unwanted  # slow to import
 
                 for run in params.runs:
                     remove_unwanted(params, run.key)
@@ -109,7 +109,7 @@ class Writing:
         command = [
             sys.executable,
             "-m",
-            "dopsd.pipeline.patient_dvc",
+            "dopsd.pipeline.dvc.patient",
             "--wait-for-lock",
             *self.words,
         ]
@@ -200,7 +200,7 @@ def forget_the_dead() -> None:
     On another machine the id of a killed DVC may belong to a process that DVC would wait for. DVC
     also refuses to run with a list that was cut off.
     """
-    from dopsd.pipeline.writer_lock import is_running
+    from dopsd.pipeline.dvc.writer_lock import is_running
 
     if RWLOCK.is_file():
         numbers = re.findall(r'"pid": (\d+)', RWLOCK.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""`python -m dopsd.pipeline.patient_dvc WORDS`: run DVC, which waits for its stage at any signal.
+"""`python -m dopsd.pipeline.dvc.patient WORDS`: run DVC, which waits for its stage at any signal.
 
 DVC itself does so at Ctrl-C only. Slurm signals every process of a job: SIGTERM would kill DVC
 while its stage still saves. Signals get handlers and not SIG_IGN, which a stage would inherit. When
