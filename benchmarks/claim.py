@@ -20,12 +20,11 @@ from typing import Any
 from dopsd.analysis.results import COSTS, Finished, paired_over_seeds
 from dopsd.analysis.tables import gaps_between, mean_curve
 from dopsd.config.loading import load_params
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
-from dopsd.core.percent import gap, percent
+from dopsd.core.errors import Code, DopsdError
+from dopsd.core.statistics import gap, percent
 from dopsd.evaluation.evaluator import Evaluator
-from dopsd.pipeline.compare import check, is_current
-from dopsd.pipeline.comparison import reached
+from dopsd.pipeline.results.compare import check, is_current
+from dopsd.pipeline.results.comparison import reached
 
 SHARE = 0.25  # the claim: at most this share of the updates that the baseline's best took
 

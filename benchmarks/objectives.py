@@ -32,7 +32,7 @@ import yaml
 from dopsd.analysis.results import Finished
 from dopsd.analysis.tables import head, line, means
 from dopsd.config.profiles.layers import completed
-from dopsd.core.percent import gap, percent, within
+from dopsd.core.statistics import gap, percent, within
 
 TABLE: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 WORK = Path("work/objectives")  # settings and logs

@@ -11,7 +11,7 @@ import yaml
 from settings_reference import table
 
 from dopsd.cli.explain import explanation, groups
-from dopsd.core.error_codes import Code
+from dopsd.core.errors import Code
 
 EXAMPLES = Path(__file__).with_name("error_examples.yaml")
 SEEN = "<!-- see tests/unit/package/test_error_examples.py -->"
@@ -21,7 +21,7 @@ An error ends a command with one line: where, what is wrong, and what to do. The
 stable: it keeps its meaning in later releases, whatever the wording. Of several lines, the first
 has the code. `dopsd explain D103` prints an entry of this page, and `dopsd explain` lists all.
 The [exit code](pipeline.md) says whether the same command may work later. In Python, `error.code`
-of a `DopsdError` is a member of `dopsd.core.error_codes.Code`.
+of a `DopsdError` is a member of `dopsd.core.errors.Code`.
 
 A linked code has an [example](#examples)."""
 EXAMPLES_HEAD = """## Examples

@@ -17,8 +17,7 @@ from settings_reference import configuration_page, table
 from tournament_tables import short_table, standings_table
 
 from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.pipeline.bases import architectures_table, checkpoints_table
 from dopsd.tasks.registry import TASKS, load_task
 from dopsd.tracking.glossary import TABLES, Table, own_metrics

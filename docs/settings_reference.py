@@ -49,10 +49,6 @@ anything loads. `params.yaml` has limits:
 
 | what | limit |
 | --- | --- |
-| length | 65536 characters |
-| values, and lines | 10000 each |
-| nested sections | 32 |
-| merge keys (`<<`) | none |
 | whole numbers | below 2^63 |
 | names of protocols, tables and the registered model | letters, digits, spaces and `_ . + -` |"""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from settings_reference import table
 
-from dopsd.core.percent import gap, percent
+from dopsd.core.statistics import gap, percent
 
 RESULTS = Path(__file__).parents[1] / "benchmarks/tournament/results.json"
 SHORT = 8  # rows of the README's table

@@ -22,9 +22,10 @@ from prefect.events import emit_event
 from prefect.exceptions import PrefectException
 
 from dopsd.core.paths import RunKey
+from dopsd.core.statistics import gap, percent
 from dopsd.core.tables import read_table
 from dopsd.evaluation.curve import curve_of, started_from
-from dopsd.pipeline.run_view import stage_progress
+from dopsd.pipeline.run.view import stage_progress
 from flows import server
 from flows.running import OutputListener
 
@@ -86,11 +87,6 @@ class ProgressBar(OutputListener):
             update_progress_artifact(self.artifact, percent, description=description)
 
 
-def percent(value: float) -> str:
-    """Format a share as percent, with one digit."""
-    return f"{100 * value:.1f}"
-
-
 def show_checkpoints(run_key: RunKey) -> None:
     """Show the accuracy of every checkpoint on the selection split; the selected one is marked."""
     chosen = json.loads((run_key.folder / "best" / "select.json").read_text(encoding="utf-8"))
@@ -150,10 +146,9 @@ def result(run_key: RunKey, links: dict[str, str]) -> str:
         "|---|---|---|---|---|",
     ]
     for name, report in tested["protocols"].items():
-        low, high = report["paired"]["interval"]
         sides = " | ".join(percent(report[side]["accuracy"]) for side in ("base", "best"))
-        gap = f"{100 * report['paired']['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
-        lines.append(f"| {name} | {sides} | {gap} | {report['base']['n']} |")
+        difference = gap(report["paired"]["difference"], report["paired"]["interval"])
+        lines.append(f"| {name} | {sides} | {difference} | {report['base']['n']} |")
     lines += [
         "",
         (

@@ -21,17 +21,16 @@ from pydantic import Field
 
 from dopsd.config import params_file, profiles
 from dopsd.config.loading import checked, load_params
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import checkout_digest
 from dopsd.core.paths import RunKey
-from dopsd.pipeline.run_request import PARAMS, RunRequest, check
+from dopsd.pipeline.run.request import PARAMS, RunRequest, check
 from dopsd.training.pretraining.origin import ALLOWANCE
 from flows import stages
 from flows.artifacts import SERVER_ERRORS
 from flows.machines import Cell, Cells, have_joined
 from flows.running import DOPSD, begin, failed, run, stop_all
-from flows.settings import Hardware, Method, OtherCode, Overrides, Preset, Profile, run_keys
+from flows.settings import Hardware, Method, OtherCode, Overrides, Preset, Profile
 from flows.train import train
 
 TABLE = Path("reports/compare/comparison.md")
@@ -117,7 +116,7 @@ def elsewhere(
         )
     stages.require_remote()
     requests = [portable(request) for request in requests]
-    keys = [run_keys(check(request)) for request in requests]
+    keys = [[run.key for run in check(request).runs] for request in requests]
     shared = how | {"share": True, "code": checkout_digest(Path.cwd())}
     cells = [
         Cell(run_key, json.loads(json.dumps(cell_of(request, run_key).parameters | shared)))

@@ -36,8 +36,7 @@ from prefect.flows import Flow
 from prefect.logging.loggers import flow_run_logger
 from prefect.states import Cancelling, Crashed, Scheduled
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.paths import RunKey
 from flows import server
 

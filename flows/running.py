@@ -20,7 +20,7 @@ from prefect.exceptions import FailedRun
 from prefect.states import Failed
 
 from dopsd.core.errors import DopsdError
-from dopsd.pipeline.run_view import exit_code, new_log, reason
+from dopsd.pipeline.run.view import exit_code, new_log, reason
 from flows import server
 from flows.guard import LOCK
 

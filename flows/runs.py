@@ -34,10 +34,9 @@ from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.settings import get_current_settings
 
 from dopsd.core.environment import proxies
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.errors import Code, DopsdError, unknown
 from dopsd.core.progress import log
-from dopsd.pipeline.run_view import INTERRUPTED, saved
+from dopsd.pipeline.run.view import INTERRUPTED, saved
 from dopsd.tracking.client import SERVICES, shown, start_command
 from flows import server
 from flows.machines import TAG

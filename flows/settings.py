@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -18,7 +17,6 @@ from dopsd.config.params import Params
 from dopsd.config.profiles import AS_IT_STANDS
 from dopsd.config.tasks import own_tasks
 from dopsd.core.errors import DopsdError
-from dopsd.core.paths import RunKey
 from dopsd.tasks.registry import TASKS
 
 PARAMS = Path("params.yaml")
@@ -46,12 +44,6 @@ else:  # the registered names, which Prefect's forms offer as choices
     Preset = Literal[tuple(profiles.presets())]
     Hardware = Literal[tuple(profiles.hardware())]
 OtherCode = Literal["stop", "continue", "anew"]
-
-
-def run_keys(params: Params) -> list[RunKey]:
-    """Return the runs of params.yaml's matrix."""
-    m = params.matrix
-    return [RunKey(*run_key) for run_key in product(m.tasks, m.methods, m.seeds)]
 
 
 def overrides_schema() -> Schema:

@@ -15,14 +15,13 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 
 from dopsd.core.environment import RESTORE_ONLY
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.paths import PUBLISHED, RunKey
-from dopsd.pipeline import run_request
 from dopsd.pipeline.disk_model import require_room
-from dopsd.pipeline.dvc_remote import remote_problem
-from dopsd.pipeline.run_request import RunRequest
-from dopsd.pipeline.writer_lock import WriterLock
+from dopsd.pipeline.dvc.command import remote_problem
+from dopsd.pipeline.dvc.writer_lock import WriterLock
+from dopsd.pipeline.run import request as run_request
+from dopsd.pipeline.run.request import RunRequest
 from dopsd.training.pretraining.origin import allowance
 from flows.artifacts import SERVER_ERRORS, ProgressBar, show_checkpoints, show_result
 from flows.checkpoint_evals import CheckpointEvalJob

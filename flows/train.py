@@ -17,18 +17,17 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
 from dopsd.config.loading import load_params
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import checkout_digest
 from dopsd.core.paths import RunKey
-from dopsd.pipeline.run_request import RunRequest, check
+from dopsd.pipeline.run.request import RunRequest, check
 from dopsd.training.pretraining.origin import ALLOWANCE
 from dopsd.training.resume import OTHER_CODE
 from flows import checkpoint_evals, server, stages
 from flows.checkpoint_evals import CheckpointEvalJob, Devices
 from flows.machines import hold_back
 from flows.running import begin, failed, stop_all
-from flows.settings import Hardware, Method, OtherCode, Overrides, Preset, Profile, Task, run_keys
+from flows.settings import Hardware, Method, OtherCode, Overrides, Preset, Profile, Task
 
 LOOK_EVERY = 1.0  # seconds
 THREADS = 64  # tasks at once; their processes wait for a device
@@ -150,7 +149,7 @@ def run_stages(
         require_spare(check(request, can_retrain=True).launch.processes, len(devices))
     done: object = stages.write_settings(request, allow_retrain)
     params = load_params()
-    cells, processes = run_keys(params), params.launch.processes
+    cells, processes = [run.key for run in params.runs], params.launch.processes
     training, spare = devices[:processes], devices[processes:]
     is_concurrent = bool(spare) if evaluate_while_training is None else evaluate_while_training
     bases = {}

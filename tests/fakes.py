@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dopsd.distributed.process_group import SingleProcess
-from dopsd.distributed.uneven_forwards import UnevenForwards
+from dopsd.distributed.process_group import SingleProcess, UnevenForwards
 
 if TYPE_CHECKING:
     from dopsd.distributed.process_group import ProcessGroup

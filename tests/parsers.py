@@ -131,7 +131,7 @@ def params(draw: Random, root: str) -> Call:
 def overrides(draw: Random, root: str) -> Call:
     """`dopsd params --set` and the overrides of a flow, over settings that are whole or broken."""
     from dopsd.config import params_file
-    from dopsd.pipeline.run_request import RunRequest
+    from dopsd.pipeline.run.request import RunRequest
 
     path = put(
         "params.yaml",

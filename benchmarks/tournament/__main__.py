@@ -27,8 +27,7 @@ from benchmarks.tournament.runs import FAILED, LOGS, RUN, SWITCH, TEST, TUNE, Ru
 from dopsd.analysis.tables import print_markdown
 from dopsd.config.loading import load_params
 from dopsd.config.params import Params
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import TEMPORARY, DopsdError, unknown
+from dopsd.core.errors import TEMPORARY, Code, DopsdError, unknown
 from dopsd.core.files import write_json
 from dopsd.core.progress import Progress, log
 from dopsd.distributed.launch import GUARD

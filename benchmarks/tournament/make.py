@@ -18,8 +18,7 @@ from typing import Any
 from benchmarks.tournament.plan import read_plan
 from benchmarks.tournament.runs import RESULT, TEST, TESTED, TUNE, Run
 from dopsd.config.params import Params
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import WORK, read_json, write_json
 from dopsd.core.paths import LOG
 from dopsd.core.progress import log

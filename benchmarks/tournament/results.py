@@ -25,13 +25,12 @@ from benchmarks.tournament.runs import (
 from benchmarks.tournament.standings import CLAIM_SEEDS, Rows, answer, pairs, reached, standings
 from dopsd.analysis.tables import head, line
 from dopsd.config.params import Params
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import append_lines, read_lines, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import REPORTS
-from dopsd.core.percent import gap, percent
-from dopsd.models.files import base_digest
+from dopsd.core.statistics import gap, percent
+from dopsd.models.checkpoint_files import base_digest
 
 LOOKS = "tests.jsonl"  # beside the results: when the test split was looked at
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+from ruamel.yaml import YAML
 
 from dopsd.algorithms.common.config import AlgorithmConfig
-from dopsd.core.registry import Registry
+from dopsd.core.errors import unknown
+from dopsd.core.registry import Registry, first_line
+from dopsd.core.settings import Section
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dopsd.algorithms.common.base import Algorithm, AlgorithmContext
 
 ALGORITHMS = Registry("dopsd.algorithms", "algorithm", AlgorithmConfig)
@@ -50,3 +59,65 @@ def load_algorithm(name: str, config: AlgorithmConfig, context: AlgorithmContext
     arguments = {"config": config, "context": context}
     algorithm: Algorithm = ALGORITHMS.make(name, "algorithm.build", Algorithm, **arguments)
     return algorithm
+
+
+class Variant(Section):
+    """A method that settings of an algorithm make."""
+
+    settings: dict[str, Any]  # by which a run is known to be this method
+    needed: dict[str, Any] = Field({}, alias="with")  # what these settings need or publish besides
+    how: str  # how the method works, in a sentence
+
+
+@cache
+def variants_of(algorithm: str) -> dict[str, Variant]:
+    """Return the variants of an algorithm, by the name that reports give them."""
+    path = files(ALGORITHMS.packages[algorithm]) / "variants.yaml"
+    named = (
+        YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    )
+    return {name: Variant.model_validate(values) for name, values in named.items()}
+
+
+def variant_of(algorithm: str, config: AlgorithmConfig) -> str:
+    """Return the name of the method that these settings are; empty: that of the algorithm."""
+    values = config.model_dump()
+    for name, variant in variants_of(algorithm).items():
+        if variant.settings.items() <= values.items():
+            return name
+    return ""
+
+
+def how(algorithm: str, variant: str) -> str:
+    """Return in a sentence how an algorithm works, or its variant."""
+    if not variant:
+        return first_line(ALGORITHMS.file(algorithm, "algorithm"))
+    return f"{variant}: {variants_of(algorithm)[variant].how}"
+
+
+def label(method: str, variant: str) -> str:
+    """Return how reports name a method: `espo (GDSD)`, or `espo` without a variant."""
+    return f"{method} ({variant})" if variant else method
+
+
+def unknown_method(key: str, name: str, known: Sequence[str]) -> str:
+    """Return the line that refuses a method, and says which settings of another one make it.
+
+    Args:
+        key: where the name was found, such as `--method`.
+        name: the name.
+        known: the methods that exist.
+    """
+    for algorithm in ALGORITHMS.names:
+        for title, variant in variants_of(algorithm).items():
+            if _plain(title) == _plain(name):
+                settings = variant.settings | variant.needed
+                values = ", ".join(f"{setting} {value}" for setting, value in settings.items())
+                is_own = ALGORITHMS.packages[algorithm].startswith(f"{ALGORITHMS.package}.")
+                page = f": docs/algorithms/{algorithm}.md" if is_own else ""
+                return f"{key} {name}: is method {algorithm} with {values}{page}"
+    return unknown(f"{key} {name}", known)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dopsd.algorithms.variants import label
+from dopsd.algorithms.registry import label
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import WORK, read_json
-from dopsd.core.fingerprint import sha256
-from dopsd.core.keys import key_from
+from dopsd.core.fingerprint import key_from, sha256
 from dopsd.core.metrics import COUNTED
 from dopsd.core.paths import LOG, RunKey
-from dopsd.core.percent import percent
-from dopsd.core.statistics import bootstrap
+from dopsd.core.statistics import bootstrap, percent
 from dopsd.core.tables import read_log, read_table
 from dopsd.evaluation.curve import curve_of
 from dopsd.models.adapter_files import identity

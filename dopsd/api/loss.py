@@ -9,8 +9,7 @@ from dopsd.algorithms.d_opsd.algorithm import build
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.algorithms.d_opsd.states import states_by_update
 from dopsd.api.settings import load_task
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.types import Rollout
 
 if TYPE_CHECKING:

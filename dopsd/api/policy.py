@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 import torch
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.errors import Code, DopsdError, unknown
 from dopsd.models.adapter_files import shape_of
 from dopsd.models.config import AdapterConfig, Dtype, ModelConfig
 from dopsd.models.llm_policy import load_policy as load

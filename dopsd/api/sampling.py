@@ -7,8 +7,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from dopsd.api.settings import load_task
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.types import Problem, Rollout
 from dopsd.rollout.engine import SamplingPlan, generate_until_correct
 from dopsd.rollout.prompts import PromptSet, decoding

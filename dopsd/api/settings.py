@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.config import BETWEEN
-from dopsd.algorithms.variants import unknown_method
+from dopsd.algorithms.registry import unknown_method
 from dopsd.config.loading import checked, read_yaml
 from dopsd.config.params_file import with_changes
 from dopsd.config.profiles import EMBEDDED, listed, names, resolve
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.errors import Code, DopsdError, unknown
 from dopsd.tasks.registry import load_task as load_registered_task
 
 if TYPE_CHECKING:

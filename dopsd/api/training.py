@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dopsd.api.settings import load_task
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.interrupts import SIGNALS
 from dopsd.core.tables import read_table
 from dopsd.models.device import own_device

@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.settings import LARGEST
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def command(
 
     Args:
         commands: Subparsers of `dopsd`.
-        name: Name of the command, which a group of dopsd/cli/overview.py lists.
+        name: Name of the command, which a group of dopsd/cli/parser.py lists.
         description: First lines of `dopsd NAME --help`: full sentences.
         aliases: Other spellings of the name.
     """

@@ -1,9 +1,10 @@
-"""Commands on one model or its answers: score, export, sample."""
+"""Commands on bases, a model or its answers: models, inspect, score, export, sample and push."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,7 @@ from dopsd.cli.arguments import (
     temperature,
 )
 from dopsd.config.loading import load_params
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.errors import Code, DopsdError, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,7 +149,7 @@ def _export(a: argparse.Namespace, params: Params) -> None:
         )
     require_adapter_config(a.adapter)
     from dopsd.models.config import ModelConfig
-    from dopsd.pipeline.export import export
+    from dopsd.pipeline.checkpoints.export import export
 
     base = ModelConfig(path=a.model) if a.model else params.model_of(a.task)
     if a.block_size:
@@ -163,8 +163,133 @@ def _sample(a: argparse.Namespace, params: Params) -> None:
     sample(params, a.task, a.problem, a.adapter, a.temperature, a.seed)
 
 
-FREE: dict[str, Callable[[argparse.Namespace], None]] = {"score": _score}
+def add_bases(commands: Commands) -> None:
+    """Add models and inspect."""
+    description = (
+        "List published checkpoints that can be a base, and what each architecture supports."
+    )
+    commands.add_parser("models", description=description, help=description)
+    description = (
+        "Say what a folder or a name on the hub is, and whether it can be a base; no weights are"
+        " loaded."
+    )
+    parser = commands.add_parser("inspect", description=description, help=description)
+    parser.add_argument(
+        "base", metavar="BASE", help="a checkpoint in hub format, or organization/name on the hub"
+    )
+    block_size_argument(parser, "what config.json says")
+
+
+def _models(_: argparse.Namespace) -> None:
+    from dopsd.pipeline.bases import list_bases
+
+    list_bases()
+
+
+def _inspect(a: argparse.Namespace) -> None:
+    from dopsd.pipeline.bases import inspect
+
+    inspect(a.base, a.block_size)
+
+
+def _name(text: str) -> str:
+    """Parse a name of the hub: letters, digits, dots, dashes and one slash at most."""
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"expected a name of the hub, found {text!r}")
+    return text
+
+
+def add_push(commands: Commands) -> None:
+    """Add push."""
+    parser = command(
+        commands,
+        "push",
+        "Upload an adapter, or base and adapter as one model, with a model card, to the Hugging"
+        " Face hub. The token is that of HF_TOKEN or of `hf auth login`.",
+    )
+    parser.add_argument("repo", type=_name, metavar="USER/NAME", help="model repository of the hub")
+    for name in ("task", "method", "seed"):
+        cell_argument(parser, name)
+    parser.add_argument(
+        "--adapter",
+        type=Path,
+        metavar="FOLDER",
+        help="checkpoint folder (default: the run's selected one)",
+    )
+    parser.add_argument(
+        "--merged", action="store_true", help="upload base and adapter as one model"
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="precision of merged weights; bfloat16 rounds small changes away (default: float32)",
+    )
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument(
+        "--private", action="store_true", help="only you see a new repository (default)"
+    )
+    who.add_argument("--public", action="store_true", help="everyone sees a new repository")
+    parser.add_argument(
+        "--revision", default="main", metavar="BRANCH", help="branch to commit to (default: main)"
+    )
+    parser.add_argument("--message", metavar="TEXT", help="commit message")
+    _card_arguments(parser)
+    parser.add_argument(
+        "--no-report",
+        action="store_true",
+        help="do not upload the run's report, which shows ten test problems with answers",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="list the files and their sizes, and send nothing"
+    )
+
+
+def _card_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--base-model",
+        type=_name,
+        metavar="USER/NAME",
+        help="name of the base on the hub, for the card (default: left out)",
+    )
+    parser.add_argument(
+        "--license",
+        type=_name,
+        metavar="NAME",
+        help="licence for the card, as the hub spells it, such as apache-2.0 (default: left out)",
+    )
+
+
+def _push(a: argparse.Namespace, params: Params) -> None:
+    require_adapter_config(a.adapter)
+    from dopsd.pipeline.checkpoints.push import PushRequest, push
+
+    push(
+        PushRequest(
+            a.repo,
+            params.run(a.task, a.method, a.seed),
+            params,
+            a.adapter,
+            is_merged=a.merged,
+            dtype=a.dtype,
+            is_private=not a.public,
+            revision=a.revision,
+            message=a.message,
+            base_model=a.base_model,
+            license=a.license,
+            has_report=not a.no_report,
+            is_dry=a.dry_run,
+        )
+    )
+
+
+FREE: dict[str, Callable[[argparse.Namespace], None]] = {
+    "inspect": _inspect,
+    "models": _models,
+    "score": _score,
+}
 WITH_PARAMS: dict[str, Callable[[argparse.Namespace, Params], None]] = {
     "export": _export,
+    "push": _push,
     "sample": _sample,
 }

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from ruamel.yaml import YAML
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 
 if TYPE_CHECKING:
     import argparse

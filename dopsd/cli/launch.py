@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import count, seed
 from dopsd.cli.stages import DVC, PARALLEL
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.distributed import nodes
 
 if TYPE_CHECKING:

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING
 
 import dopsd
 from dopsd.algorithms.common.config import BETWEEN
-from dopsd.algorithms.variants import unknown_method
-from dopsd.cli import bases, checkpoints, explain, push, results, runs, settings, stages
+from dopsd.algorithms.registry import unknown_method
+from dopsd.cli import checkpoints, explain, results, runs, settings, stages
 from dopsd.cli.launch import add_launch, is_on_nodes, set_nodes
-from dopsd.cli.overview import CLOSING, overview
-from dopsd.cli.parser import SHELLS, Parser, PrintCompletion
+from dopsd.cli.parser import CLOSING, SHELLS, Parser, PrintCompletion, overview
 from dopsd.cli.stages import DVC, PARALLEL, STAGES
 from dopsd.config.loading import load_params
 from dopsd.core.environment import bypass_proxies, name_user, refuse_leftovers
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import TEMPORARY, DopsdError, readable, unknown, with_code
+from dopsd.core.errors import TEMPORARY, Code, DopsdError, readable, unknown, with_code
 from dopsd.core.files import WORK
 from dopsd.core.paths import REPORTS, RUNS
 from dopsd.core.progress import FULL, outlive_readers, refuse_cut_output
@@ -33,7 +31,7 @@ from dopsd.distributed.launch import (
     launch,
     use_expandable_segments,
 )
-from dopsd.pipeline.unchanged import unchanged
+from dopsd.pipeline.recipes import unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,13 +60,11 @@ PRINTING = (
 )
 # commands that do not read params.yaml first, and those that do
 FREE = settings.FREE | checkpoints.FREE | runs.FREE | explain.FREE
-FREE |= bases.FREE
 WITH_PARAMS = settings.WITH_PARAMS | results.WITH_PARAMS | checkpoints.WITH_PARAMS
-WITH_PARAMS |= push.WITH_PARAMS
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands; dopsd/cli/overview.py groups them for `dopsd --help`."""
+    """Return the parser of all commands; dopsd/cli/parser.py groups them for `dopsd --help`."""
     parser = Parser(
         "dopsd",
         usage="dopsd COMMAND ...",
@@ -92,9 +88,9 @@ def build_parser() -> argparse.ArgumentParser:
     settings.add_task(commands)
     results.add_results(commands)
     checkpoints.add_checkpoints(commands)
-    push.add_push(commands)
+    checkpoints.add_push(commands)
     settings.add_profiles(commands)
-    bases.add_bases(commands)
+    checkpoints.add_bases(commands)
     explain.add_explain(commands)
     return parser
 
@@ -148,7 +144,7 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         words: The command line after `dopsd`, which DVC and further processes receive.
     """
     if arguments.command in DVC:
-        from dopsd.pipeline.dvc import run
+        from dopsd.pipeline.dvc.command import run
 
         return run(words)
     if arguments.command == "launch":

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import cell_argument, command
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
+from dopsd.core.extras import require
 
 if TYPE_CHECKING:
     import argparse
@@ -80,9 +80,14 @@ def _summary(_: argparse.Namespace, params: Params) -> None:
 
 
 def _publish(_: argparse.Namespace, params: Params) -> None:
-    from dopsd.pipeline.stages.publish import run
+    from dopsd.pipeline.results.run_report import refresh
+    from dopsd.tracking.publish import publish
+    from dopsd.tracking.publish_run import Publication
 
-    run(params)
+    if params.tracking.enabled:
+        require("publish", "mlflow")
+        refresh(params, [run.key for run in params.runs if run.key.is_tested], "publish")
+    publish(Publication(params.tracking, params.runs, params.evaluate, params.select))
 
 
 def _baselines(_: argparse.Namespace, params: Params) -> None:
@@ -92,13 +97,13 @@ def _baselines(_: argparse.Namespace, params: Params) -> None:
 
 
 def _clean(_: argparse.Namespace, params: Params) -> None:
-    from dopsd.pipeline.cleaning import clean
+    from dopsd.pipeline.dvc.cleaning import clean
 
     clean(params)
 
 
 def _compare(a: argparse.Namespace, params: Params) -> None:
-    from dopsd.pipeline.compare import print_comparison
+    from dopsd.pipeline.results.compare import print_comparison
 
     print_comparison(params, a.runs, a.out)
 
@@ -110,7 +115,7 @@ def _ablate(a: argparse.Namespace, params: Params) -> None:
             " settings there",
             code=Code.OPTIONS,
         )
-    from dopsd.pipeline.ablate import ablate
+    from dopsd.pipeline.results.ablate import ablate
 
     ablate(params, a.tables)
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import count, seed, set_argument
 from dopsd.config.profiles import AS_IT_STANDS, HARDWARE, PRESET
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.extras import require
 from dopsd.core.progress import log
 from dopsd.tracking.client import local_address
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dopsd.cli.arguments import Commands
-    from dopsd.pipeline.run_request import RunRequest
+    from dopsd.pipeline.run.request import RunRequest
 
 RUN_HELP = "name of the run, or the first characters of its id (default: the newest in progress)"
 SERVERS = (("prefect", "PREFECT_API_URL", "/api"), ("mlflow", "MLFLOW_TRACKING_URI", ""))
@@ -86,7 +85,7 @@ def _seeds(text: str) -> list[int]:
 
 def _request(a: argparse.Namespace) -> RunRequest:
     """Return what the command line asks for."""
-    from dopsd.pipeline.run_request import RunRequest, parsed
+    from dopsd.pipeline.run.request import RunRequest, parsed
 
     overrides = parsed(a.changes) | ({"matrix.tasks": a.tasks} if a.tasks else {})
     return RunRequest(
@@ -123,7 +122,7 @@ def _import_flows(command: str) -> None:
 
 
 def _run(a: argparse.Namespace) -> None:
-    from dopsd.pipeline.run_request import check
+    from dopsd.pipeline.run.request import check
     from dopsd.training.pretraining.origin import allowance
     from dopsd.training.resume import answer_of
 
@@ -131,7 +130,7 @@ def _run(a: argparse.Namespace) -> None:
     other_code = answer_of(None)
     params = check(request, can_retrain)
     if a.local:
-        from dopsd.pipeline.local_run import run_here
+        from dopsd.pipeline.run.local import run_here
 
         return run_here(request, params)
     _import_flows("run")

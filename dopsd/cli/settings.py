@@ -10,8 +10,7 @@ from dopsd.cli.arguments import command, set_argument
 from dopsd.config.loading import load_params
 from dopsd.config.named_files import missing_files, start_faults
 from dopsd.config.profiles import HARDWARE, NEEDS_PROFILE, PRESET
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import log
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from dopsd.cli.arguments import Commands
     from dopsd.config.params import Params
-    from dopsd.pipeline.cost import Planned
+    from dopsd.pipeline.estimate import Planned
 
 NEXT = """{folder}: ready. Next:
   cd {folder}
@@ -149,13 +148,13 @@ def _written(a: argparse.Namespace, changed: list[str], is_new: bool) -> list[st
 
 
 def _planned(a: argparse.Namespace) -> Planned:
-    from dopsd.pipeline.cost import Planned
+    from dopsd.pipeline.estimate import Planned
 
     return Planned(a.profile, a.preset or PRESET, a.hardware or HARDWARE, a.changes, a.params)
 
 
 def _estimate(a: argparse.Namespace) -> None:
-    from dopsd.pipeline.cost import print_estimate
+    from dopsd.pipeline.estimate import print_estimate
 
     print_estimate(_planned(a))
 
@@ -167,7 +166,7 @@ def _rehearse(a: argparse.Namespace) -> None:
 
 
 def _doctor(a: argparse.Namespace) -> None:
-    from dopsd.pipeline.doctor import doctor
+    from dopsd.pipeline.doctor.command import doctor
 
     doctor(a.params)
 
@@ -188,7 +187,7 @@ def _task(a: argparse.Namespace, params: Params) -> None:
 
 def _check(a: argparse.Namespace, params: Params) -> None:
     from dopsd.pipeline.base_fit import block_faults
-    from dopsd.pipeline.run_request import mismatched_bases
+    from dopsd.pipeline.run.request import mismatched_bases
     from dopsd.pipeline.task_check.rows import check_columns
 
     path = a.params

@@ -10,16 +10,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dopsd.algorithms.variants import label
+from dopsd.algorithms.registry import label
 from dopsd.analysis.results import between_sides
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.paths import LOG, PUBLISHED, report_folder
-from dopsd.core.percent import gap, within
+from dopsd.core.statistics import gap, within
 from dopsd.core.tables import read_log
-from dopsd.pipeline.ablate import variant_of_run
-from dopsd.pipeline.run_report import refresh
+from dopsd.pipeline.results.ablate import variant_of_run
+from dopsd.pipeline.results.run_report import refresh
 from dopsd.tracking.client import shown, start_command, tracking_uri
 from dopsd.training.run_identity import scratch_folder
 
@@ -134,7 +133,7 @@ def sample(
         temperature: Sampling temperature; 0 is greedy.
         seed: Seed of the sampling noise.
     """
-    from dopsd.core.keys import key_from
+    from dopsd.core.fingerprint import key_from
     from dopsd.evaluation.evaluator import Evaluator
     from dopsd.models.adapter_files import shape_of
     from dopsd.rollout.prompts import decoding

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import cell_argument, command, count, require_adapter_config, temperature
 from dopsd.core.environment import refuse_while_collecting
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.paths import RunKey
 
 if TYPE_CHECKING:
@@ -196,7 +195,7 @@ def run_stage(arguments: argparse.Namespace, params: Params) -> None:
     ):
         _measure(arguments, params)
     elif arguments.command == "evaluate" and arguments.update:
-        from dopsd.pipeline.evaluate_checkpoint import evaluate_updates
+        from dopsd.pipeline.checkpoints.evaluate import evaluate_updates
 
         evaluate_updates(params, arguments.task, arguments.method, arguments.seed, arguments.update)
     elif arguments.command == "train":
@@ -221,7 +220,7 @@ def _write_page(a: argparse.Namespace, params: Params) -> None:
     is no dependency.
     """
     from dopsd.core.progress import log
-    from dopsd.pipeline.run_report import refresh
+    from dopsd.pipeline.results.run_report import refresh
 
     for page in refresh(params, [RunKey(a.task, a.method, a.seed)], "report").values():
         log(f"report: {page}")
@@ -229,7 +228,7 @@ def _write_page(a: argparse.Namespace, params: Params) -> None:
 
 def _measure(a: argparse.Namespace, params: Params) -> None:
     require_adapter_config(a.adapter)
-    from dopsd.pipeline.evaluate_checkpoint import Request, measure
+    from dopsd.pipeline.checkpoints.evaluate import Request, measure
 
     overrides = {name: vars(a)[name] for name in MEASURED if vars(a)[name] is not None}
     if a.names_run and a.adapter is None:

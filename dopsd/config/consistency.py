@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from dopsd.algorithms.common.config import BETWEEN, AlgorithmConfig
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
-from dopsd.config.data_files import check_watched
 from dopsd.core.errors import unknown
 from dopsd.models.config import ModelConfig
+from dopsd.tasks.common.config import Source
+from dopsd.tasks.custom.verifiers.config import watched
 from dopsd.training.start import start_run
 
 if TYPE_CHECKING:
@@ -226,3 +228,45 @@ def _check_states(params: Params, key: str, config: AlgorithmConfig) -> None:
         )
     if config.updates_per_trajectory > s.steps:
         raise ValueError(f"{key}.updates_per_trajectory must be at most sampling.steps {s.steps}")
+
+
+FILES = (".jsonl", ".json", ".csv", ".parquet")  # a source that ends so is a file, not a hub name
+
+
+def task_files(params: Params, task: str) -> dict[str, str]:
+    """Return the local files that a task's section names, by key."""
+    section = params.data.tasks[task]
+    files = {f"data.{task}.{key}": name for key, name in section.files.items()}
+    return files | _source_files(f"data.{task}", vars(section))
+
+
+def method_files(params: Params, method: str) -> dict[str, str]:
+    """Return the local files that a method's section names, by key."""
+    return _source_files(f"method.{method}", vars(vars(params.method)[method]))
+
+
+def _source_files(key: str, section: dict[str, Any]) -> dict[str, str]:
+    """Return the local files of a section's datasets by key, without names on the hub."""
+    return {
+        f"{key}.{name}.path": value.path
+        for name, value in section.items()
+        if isinstance(value, Source) and Path(value.path).suffix in FILES
+    }
+
+
+def check_watched(params: Params) -> None:
+    """Refuse files outside data/external, of which a change would make no stage run again.
+
+    Raises:
+        ValueError: with the first such file.
+    """
+    files: dict[str, str] = {}
+    for task in params.data.tasks:
+        files |= task_files(params, task)
+    for method in vars(params.method):
+        files |= method_files(params, method)
+    for key, path in files.items():
+        try:
+            watched(path)
+        except ValueError as error:
+            raise ValueError(f"{key}: {path}: {error}; move it there") from error

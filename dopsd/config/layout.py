@@ -11,8 +11,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 from dopsd.config.loading import parse_yaml
 from dopsd.config.profiles.layers import embedded_text
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,20 +8,17 @@ from __future__ import annotations
 import re
 import warnings
 from difflib import get_close_matches
-from itertools import accumulate
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML
-from ruamel.yaml.constructor import SafeConstructor
 
 from dopsd.config.params import Params
 from dopsd.config.profiles.layers import completed
 from dopsd.config.tasks import TasksConfig
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, is_unicode
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.settings import Section
 from dopsd.tasks.custom.config import CustomTaskConfig
 
@@ -29,13 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pydantic_core import ErrorDetails
-    from ruamel.yaml.nodes import MappingNode
 
-# Bounds of a settings file, so that reading it takes a second at most.
-LONGEST = 65536  # characters
-MARKS = 10_000  # commas, colons, brackets and lines
-DEEPEST = 32  # nested sections
-VALUES = 10_000  # values, including those that aliases repeat
 SHOWN = 20  # errors to print; the rest is counted
 
 
@@ -93,7 +84,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read a settings file as YAML 1.2, as DVC does: 1e-3 is a number.
 
     Raises:
-        DopsdError: if the file is not UTF-8, not YAML, too large or not a mapping.
+        DopsdError: if the file is not UTF-8, not YAML or not a mapping.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -116,80 +107,23 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return settings
 
 
-class Unmerged(SafeConstructor):
-    """Build YAML values and refuse merge keys, a few of which expand to millions of values."""
-
-    def flatten_mapping(self, node: MappingNode) -> None:
-        """Raise ValueError if the mapping has a merge key."""
-        if any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
-            raise ValueError("merge keys (<<) are not supported; write the keys out")
-
-
 def parse_yaml(text: str, fault: str) -> Any:  # noqa: ANN401  # any YAML value
-    """Parse a YAML text within bounds of size, depth and time.
+    """Parse a YAML text.
 
     Args:
         text: the YAML document.
         fault: the beginning of the error line, such as the file's name.
 
     Raises:
-        DopsdError: if the text is not valid YAML or exceeds a bound.
+        DopsdError: if the text is not valid YAML.
     """
-    if len(text) > LONGEST or sum(map(text.count, ",:[]{}\n")) > MARKS:
-        raise DopsdError(
-            f"{fault}: more than {LONGEST} characters, or more than {MARKS} values and lines",
-            code=Code.NOT_YAML,
-        )
-    if _brackets(text) > DEEPEST:
-        raise DopsdError(f"{fault}: more than {DEEPEST} nested brackets", code=Code.NOT_YAML)
-    reader = YAML(typ="safe", pure=True)
-    reader.Constructor = Unmerged
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an anchor may be used again
-            value = reader.load(text)
+            return YAML(typ="safe", pure=True).load(text)
     except Exception as error:  # the reader has no error class of its own for odd numbers and dates
         reason = "too deep" if isinstance(error, RecursionError) else " ".join(str(error).split())
         raise DopsdError(f"{fault}: {reason}", code=Code.NOT_YAML) from error
-    _check_size(value, fault)
-    return value
-
-
-def _brackets(text: str) -> int:
-    """Return how deep brackets are nested, including those in quotes and comments.
-
-    The YAML reader's time grows with the square of this depth.
-    """
-    return max(
-        accumulate((1 if mark in "[{" else -1 for mark in re.findall(r"[\[\]{}]", text)), initial=0)
-    )
-
-
-def _check_size(value: object, fault: str) -> None:
-    """Refuse values that aliases multiply or make circular, and strings that are not Unicode."""
-    pending, count = [(value, 0)], 0
-    while pending:
-        item, depth = pending.pop()
-        children = (
-            [*item, *item.values()]
-            if isinstance(item, dict)
-            else item
-            if isinstance(item, list | tuple | set)
-            else []
-        )
-        count += 1
-        if isinstance(item, str) and not is_unicode(item):
-            raise DopsdError(
-                f"{fault}: an unpaired surrogate, which is no valid text, in {item[:40]!r}",
-                code=Code.NOT_YAML,
-            )
-        pending += [(child, depth + 1) for child in children]
-        if depth > DEEPEST or count + len(pending) > VALUES:
-            raise DopsdError(
-                f"{fault}: more than {DEEPEST} levels, or more than {VALUES} values including those"
-                " that aliases repeat",
-                code=Code.NOT_YAML,
-            )
 
 
 def checked(raw: object, path: Path | str) -> Params:

@@ -6,10 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.config.consistency import every_run
-from dopsd.config.data_files import method_files, task_files
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.config.consistency import every_run, method_files, task_files
+from dopsd.core.errors import Code, DopsdError
 from dopsd.training.pretraining.origin import base_folder
 from dopsd.training.start import checked_start
 

@@ -23,8 +23,7 @@ from dopsd.config.profiles import (
 )
 from dopsd.config.profiles.layers import MEMBERS, completed, embedded, is_embedded
 from dopsd.config.tasks import own_tasks
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import rewrite
 from dopsd.core.settings import Section
 from dopsd.tasks.registry import TASKS

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 
 DVC_STAGE = "DVC_STAGE"  # set by DVC for its stages
 DVC_PID = "DOPSD_DVC"  # set for stages: process id of the DVC that runs them

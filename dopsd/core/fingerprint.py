@@ -14,8 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,3 +107,9 @@ def checkout_digest(root: Path) -> str:
         for path in sorted((root / folder).rglob("*.py")):
             digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def key_from(*parts: str | int) -> int:
+    """Return a signed 64-bit key of names and numbers."""
+    digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)

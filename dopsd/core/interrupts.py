@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.errors import Code, DopsdError, unknown
 from dopsd.core.settings import Section
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dopsd.core.keys import key_from as key_from
+from dopsd.core.fingerprint import key_from as key_from
 
 GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
 FIRST = -4658895280553007687  # 0xBF58476D1CE4E5B9

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
+from dopsd.core.errors import is_unicode
+
 LARGEST = 2**63 - 1  # the largest integer of torch and of databases
 
 
@@ -66,8 +68,10 @@ class Section(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def no_zero_byte(cls, value: object) -> object:
-        """Refuse texts with the character NUL, which paths and databases cannot hold."""
+    def is_plain_text(cls, value: object) -> object:
+        """Refuse texts with NUL or an unpaired surrogate, which paths and databases cannot hold."""
         if isinstance(value, str) and "\0" in value:
             raise ValueError("a text must not contain the character NUL")
+        if isinstance(value, str) and not is_unicode(value):
+            raise ValueError("an unpaired surrogate, which is no valid text")
         return value

@@ -1,11 +1,11 @@
-"""95% intervals: Wilson for shares of correct answers, bootstrap for means and differences."""
+"""95% intervals of shares, means and differences, and how texts write them in percent."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
-from dopsd.core.keys import key_from
+from dopsd.core.fingerprint import key_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,3 +58,34 @@ def bootstrap(values: Sequence[float], resamples: int) -> tuple[float, float]:
     samples = numpy.asarray(values)[generator.integers(0, len(values), (resamples, len(values)))]
     low, high = numpy.quantile(samples.mean(1), [0.025, 0.975])
     return float(low), float(high)
+
+
+def percent(share: float, sign: str = "") -> str:
+    """Return a share as a percentage, without the sign `%`: 0.643 as 64.3.
+
+    Args:
+        share: between 0 and 1; a difference may be negative.
+        sign: `+` also marks positive values.
+    """
+    return f"{100 * share:{sign}.1f}"
+
+
+def ends(interval: Sequence[float], sign: str = "") -> str:
+    """Return an interval of shares as percentages: [60.1, 68.2]."""
+    low, high = interval
+    return f"[{percent(low, sign)}, {percent(high, sign)}]"
+
+
+def within(mean: float, interval: Sequence[float]) -> str:
+    """Return a share with its interval as percentages: 64.3 [60.1, 68.2]."""
+    return f"{percent(mean)} {ends(interval)}"
+
+
+def gap(mean: float, interval: Sequence[float]) -> str:
+    """Return a difference with its interval as percentages with signs: +4.2 [+1.0, +7.3]."""
+    return f"{percent(mean, '+')} {ends(interval, '+')}"
+
+
+def points(difference: float, interval: Sequence[float]) -> str:
+    """Return a difference in percentage points: +10.5 points [+7.9, +13.1]."""
+    return f"{percent(difference, '+')} points {ends(interval, '+')}"

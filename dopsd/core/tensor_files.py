@@ -6,8 +6,7 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,18 +13,17 @@ import torch
 import torch.distributed as dist
 
 from dopsd.core.environment import refuse_leftovers
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import TEMPORARY, DopsdError, StopRequested
+from dopsd.core.errors import TEMPORARY, Code, DopsdError, StopRequested
 from dopsd.core.metrics import MetricSums
 from dopsd.distributed.config import LaunchConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from accelerate import Accelerator
 
-    from dopsd.distributed.uneven_forwards import UnevenForwards
-
+    from dopsd.distributed.process_group import UnevenForwards
 
 SOON = 30.0  # seconds in which the processes of a launcher meet
 T = TypeVar("T")
@@ -201,3 +200,28 @@ class AccelerateGroup:
 
         gathered: list[tuple[bool, list[Any]]] = gather_object([(is_stopping, items)])
         return gathered
+
+
+GLOO = ("gloo/", "pair closure")  # in messages of gloo, whose errors have no class of their own
+
+
+def is_lost(error: RuntimeError) -> bool:
+    """Return whether another process ended, or did not answer within launch.timeout."""
+    return isinstance(error, dist.DistError) or any(word in str(error) for word in GLOO)
+
+
+def lost(scratch: Path, error: RuntimeError) -> DopsdError:
+    """Return the error that ends a run whose other processes no longer answer.
+
+    Args:
+        scratch: the folder of the run's checkpoints.
+        error: what the exchange failed with.
+    """
+    words = " ".join(str(error).rpartition("] ")[2].split())
+    return DopsdError(
+        f"train: another process of the run ended or does not answer ({words[:70]}); the"
+        f" same command continues from the last checkpoint in {scratch}. launch.timeout says how"
+        " long to wait for an answer",
+        TEMPORARY,
+        code=Code.PROCESS_LOST,
+    )

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.environment import DVC_PID, DVC_STAGE
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import TEMPORARY, DopsdError
+from dopsd.core.errors import TEMPORARY, Code, DopsdError
 from dopsd.core.interrupts import handling
 from dopsd.core.progress import log
 from dopsd.distributed.nodes import end_others, end_with_input, meeting, of_environment, unreachable

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.environment import DVC_PID, DVC_STAGE
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import TEMPORARY, DopsdError
+from dopsd.core.errors import TEMPORARY, Code, DopsdError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

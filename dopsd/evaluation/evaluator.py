@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.files import WORK, verified, with_digest, write_json
-from dopsd.core.fingerprint import fingerprint, sha256
+from dopsd.core.fingerprint import fingerprint, key_from, sha256
 from dopsd.core.progress import Progress, is_main_rank, log
 from dopsd.core.statistics import bootstrap, wilson
 from dopsd.core.types import EvalReport, Score
-from dopsd.evaluation.generate import Answer, Answering, Trials
-from dopsd.evaluation.others import wait_for_others
+from dopsd.evaluation.generate import Answer, Answering, Trials, wait_for_others
 from dopsd.models.adapter_files import identity
 from dopsd.models.backends import in_words, measured_on, resolved
+from dopsd.models.checkpoint_files import base_files
 from dopsd.models.device import own_device
-from dopsd.models.files import base_files
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.rollout.prompts import PromptSet
 from dopsd.tasks.common.storage import data_files
+from dopsd.tasks.common.task import grid_values
 from dopsd.tasks.registry import load_task, package_of
 
 if TYPE_CHECKING:
@@ -265,3 +265,40 @@ def report(
             problem.id: value for problem, value in zip(prompt_set.problems, values, strict=True)
         },
     )
+
+
+DRAWN = 10
+
+
+def drawn_answers(
+    evaluator: Evaluator, adapter: Path, protocol: EvalProtocol
+) -> list[dict[str, Any]]:
+    """Return the first attempts of base and trained model at DRAWN problems.
+
+    The problems are drawn by a key of their ids, so nobody chooses them, and every run of a task
+    shows the same ones. An answer that is no longer on disk is left out.
+
+    Args:
+        evaluator: the evaluator, which has evaluated both.
+        adapter: the checkpoint folder of the trained model.
+        protocol: the decoding settings.
+    """
+    problems = sorted(evaluator.problems, key=lambda problem: key_from("answers", problem.id))
+    sides = {
+        "base": evaluator.answers(None, protocol),
+        "trained": evaluator.answers(adapter, protocol),
+    }
+    rows = []
+    for problem in problems[:DRAWN]:
+        if not all(problem.id in answers for answers in sides.values()):
+            log(f"test: {problem.id}: answer not in work/eval any more; left out of answers.json")
+            continue
+        row: dict[str, Any] = {"problem": problem.prompt, "answer": problem.answer}
+        row |= {side: _of(evaluator, problem, a[problem.id][0]) for side, a in sides.items()}
+        rows.append(row)
+    return rows
+
+
+def _of(evaluator: Evaluator, problem: Problem, answer: Answer) -> dict[str, Any]:
+    grid = grid_values(evaluator.task, problem, answer.text)
+    return {"text": answer.text, "grid": grid, **asdict(answer.score)}

@@ -6,22 +6,23 @@ Ranks share the problems. After an interruption only the missing problems are ge
 from __future__ import annotations
 
 import os
+import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dopsd.core.errors import TEMPORARY, Code, DopsdError
 from dopsd.core.files import append_lines, read_lines
 from dopsd.core.progress import Progress, log
 from dopsd.core.types import Problem, Rollout, Score
-from dopsd.evaluation.others import wait_for_others
 from dopsd.models.backends import distinct, measured_on
 from dopsd.rollout.engine import SamplingPlan, generate_until_correct
 from dopsd.rollout.prompts import PromptSet, decoding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -226,3 +227,31 @@ def _precision(policy: LlmPolicy, protocol: EvalProtocol) -> Iterator[None]:
     is_half = protocol.autocast == "float16"
     with torch.autocast(policy.device.type, torch.float16) if is_half else nullcontext():
         yield
+
+
+LOOK_EVERY = 0.5  # seconds
+
+
+def wait_for_others(left: Callable[[], int], timeout: float) -> None:
+    """Wait until nothing is left that other processes have to write.
+
+    Args:
+        left: returns how much is left.
+        timeout: launch.timeout, the seconds in which something must come.
+
+    Raises:
+        DopsdError: if nothing came for so long.
+    """
+    number, since = left(), time.monotonic()
+    while number:
+        time.sleep(LOOK_EVERY)
+        if (now := left()) != number:
+            number, since = now, time.monotonic()
+        elif time.monotonic() - since > timeout:
+            raise DopsdError(
+                f"evaluate: no other process has written anything for {timeout:.0f} s, and"
+                f" {number} answers or reports are missing; what is there is kept, and the same"
+                " command continues. launch.timeout says how long to wait",
+                TEMPORARY,
+                code=Code.PROCESS_LOST,
+            )

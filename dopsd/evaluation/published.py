@@ -10,8 +10,7 @@ from pydantic import Field, ValidationError
 from ruamel.yaml import YAML
 
 from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.settings import Section
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.errors import Code, DopsdError, unknown
 from dopsd.core.files import rewrite
 from dopsd.core.machine import package_version
 from dopsd.core.metrics import MetricSums

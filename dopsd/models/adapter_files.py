@@ -11,9 +11,8 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
-from dopsd.core.files import object_in, parse_object, write_json
+from dopsd.core.errors import Code, DopsdError
+from dopsd.core.files import WORK, link, object_in, parse_object, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log
 from dopsd.core.tensor_files import load_tensors
@@ -313,3 +312,35 @@ def _faults(error: ValidationError) -> str:
     return "; ".join(
         f"{fault['loc'][0]} {fault['input']!r}: {fault['msg']}" for fault in error.errors()
     )
+
+
+MANIFEST = "checkpoints.json"  # digests of the checkpoints beside it, by folder
+
+
+def copy_checkpoint(source: Path, target: Path) -> None:
+    """Link a checkpoint's files into a new folder, without those that only resuming needs."""
+    target.mkdir()
+    for name in checkpoint_names(source):
+        link(source / name, target / name)
+    write_digests(target)
+
+
+def run_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints of a finished run that are here, oldest first.
+
+    After `dvc checkout` its folder may hold those of another run; the right ones may be in work/.
+
+    Args:
+        folder: runs/<task>/<method>/<seed>/train.
+    """
+    scratch = WORK / object_in(folder.with_suffix(".json")).get("fingerprint", "")
+    steps = [
+        next((p / name for p in (folder, scratch) if _holds(p / name, digest)), None)
+        for name, digest in sorted(object_in(folder / MANIFEST).items())
+    ]
+    return [step for step in steps if step]
+
+
+def _holds(step: Path, digest: str) -> bool:
+    path = identity(step)
+    return path.is_file() and read_digests(step).get(path.name) == digest

@@ -9,8 +9,7 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.machine import device_name, package_version
 from dopsd.models.device import own_device
 from dopsd.models.registry import config_of, read_config

@@ -1,21 +1,24 @@
-"""Check a checkpoint folder against its config before any weight is loaded.
+"""Files of a base or of all weights: which they are, and whether they fit their config.
 
-Every tensor must be there, in its shape, and no other.
+Every tensor must be there, in its shape, and no other; this is known before any weight is loaded.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import split_torch_state_dict_into_shards
+from safetensors import safe_open
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import sha256
+from dopsd.core.paths import ORIGIN
 from dopsd.core.tensor_files import save_tensors
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig
 
+    from dopsd.models.config import ModelConfig
     from dopsd.models.denoiser import Denoiser, DenoiserConfig
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -332,3 +336,30 @@ def file_values(model: Denoiser, folder: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 SHARDS = "sha256"  # key of the index' metadata: the digest of each shard
+
+
+def base_files(model: ModelConfig) -> list[Path]:
+    """Return the files that define the base: weights, config, tokenizer and template.
+
+    A change in any of them makes another model.
+    """
+    return sorted(
+        path for path in Path(model.path).glob("*") if path.is_file() and path.name != ORIGIN
+    )
+
+
+def base_digest(model: ModelConfig) -> str:
+    """Return 16 hex digits of the base's files, which identify it on any device."""
+    names = "\n".join(f"{path.name} {sha256(path)}" for path in base_files(model))
+    return hashlib.sha256(names.encode()).hexdigest()[:16]
+
+
+def parameters(files: Iterable[Path]) -> int:
+    """Return the number of values in the safetensors files among these."""
+    total = 0
+    for path in files:
+        if path.suffix == ".safetensors" and path.is_file():
+            with safe_open(path, "numpy") as weights:
+                names = weights.keys()
+                total += sum(math.prod(weights.get_slice(name).get_shape()) for name in names)
+    return total

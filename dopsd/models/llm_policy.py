@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
-from dopsd.distributed.process_group import SingleProcess
-from dopsd.distributed.uneven_forwards import LockstepForwards, UnevenForwards
+from dopsd.core.errors import Code, DopsdError
+from dopsd.distributed.process_group import LockstepForwards, SingleProcess, UnevenForwards
 from dopsd.models.device import choose_threads, take_device
 from dopsd.models.loading import load_base
 from dopsd.models.lora import attach, recompute_dropout

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.models.backends import attention_of, check_kernels, kernels_of
 from dopsd.models.checkpoint_files import (
     check_finite,

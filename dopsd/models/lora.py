@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.models.adapter_files import NESTED_TARGETS, TARGETS, check_shape, target_names
 
 if TYPE_CHECKING:

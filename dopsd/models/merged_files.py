@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers.core_model_loading import dot_natural_key
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.models.adapter_files import check_shards, read_adapter, shape_of
 from dopsd.models.checkpoint_files import (
     check_finite,

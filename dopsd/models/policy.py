@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from dopsd.distributed.process_group import ProcessGroup
-    from dopsd.distributed.uneven_forwards import UnevenForwards
+    from dopsd.distributed.process_group import ProcessGroup, UnevenForwards
     from dopsd.models.kv_cache import KVCache
 
 Attention = Literal["bidirectional", "block_causal"]

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.tensor_files import save_tensors
 from dopsd.models.adapter_files import ADAPTER, check_shards, has_all_weights, read_adapter
 from dopsd.models.checkpoint_files import file_values, save_whole, whole_tensors

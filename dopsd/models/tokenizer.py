@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.models.text import PlainTokens, prompt_text
 
 if TYPE_CHECKING:

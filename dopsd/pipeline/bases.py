@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dopsd.algorithms.registry import ALGORITHMS, blocks_fault
 from dopsd.analysis.tables import head, line, print_markdown
 from dopsd.config.profiles.layers import MODELS
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import log
 from dopsd.models.checkpoint_files import (
     check_folder,
@@ -33,7 +32,7 @@ from dopsd.models.registry import (
     published,
 )
 from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
-from dopsd.tracking.hub_base import fetch, is_name
+from dopsd.tracking.hub import fetch, is_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

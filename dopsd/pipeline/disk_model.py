@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.config import kind_of
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import WORK, read_json
 from dopsd.core.paths import RUNS
 from dopsd.pipeline.shape import Shape, lora_parameters, size_of, trains_all

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from dopsd.config.params_file import params
 from dopsd.config.profiles import AS_IT_STANDS, EMBEDDED, HARDWARE, PRESET
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.extras import require
 from dopsd.pipeline.recipes import write_recipes
 

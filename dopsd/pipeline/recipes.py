@@ -8,17 +8,26 @@ file, and `dopsd repro` corrects it before it runs DVC.
 
 from __future__ import annotations
 
+import os
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from dopsd.algorithms.registry import ALGORITHMS, FAMILIES
-from dopsd.config.loading import read_yaml
+from dopsd.config.loading import load_params, read_yaml
 from dopsd.config.tasks import own_tasks
+from dopsd.core.environment import DVC_STAGE
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import rewrite
 from dopsd.core.fingerprint import folder_of, recipe
 from dopsd.tasks.registry import CUSTOM, FOLDERS, TASKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dopsd.config.params import Params
 
 FILE, PARAMS = Path("recipes.yaml"), Path("params.yaml")
 HEADER = """\
@@ -66,3 +75,44 @@ def _with_family(name: str) -> int:
     """Return an algorithm's number, raised by those of the algorithms that it derives from."""
     numbers = {member: recipe(folder_of(module)) for member, module in ALGORITHMS.packages.items()}
     return numbers[name] + sum(numbers[parent] - 1 for parent in FAMILIES.get(name, ()))
+
+
+PIPELINE = Path("dvc.yaml")
+
+
+@contextmanager
+def unchanged(path: Path, params: Params) -> Iterator[None]:
+    """Fail the stage inside if its sections of the settings, or recipes.yaml, change meanwhile.
+
+    Does nothing outside DVC.
+
+    Args:
+        path: Settings file.
+        params: Settings as the stage read them.
+
+    Raises:
+        DopsdError: if a section or recipes.yaml changed.
+    """
+    stage = os.environ.get(DVC_STAGE, "").partition("@")[0]
+    declared = read_yaml(PIPELINE)["stages"].get(stage, {}) if stage and PIPELINE.is_file() else {}
+    keys = [key for key in declared.get("params", []) if isinstance(key, str)]
+    sections = {key.partition(".")[0] for key in keys}
+    recipes = _recipes()
+    yield
+    current_params = load_params(path) if sections else params
+    changed = [
+        f"{path} ({name})"
+        for name in sorted(sections)
+        if vars(current_params)[name] != vars(params)[name]
+    ]
+    changed += [str(FILE)] if declared and _recipes() != recipes else []
+    if changed:
+        raise DopsdError(
+            f"{stage}: {', '.join(changed)} changed during the stage, so DVC would record the"
+            " result under the new version; no training is lost: run the same command",
+            code=Code.CHANGED_DURING_STAGE,
+        )
+
+
+def _recipes() -> bytes:
+    return FILE.read_bytes() if FILE.is_file() else b""

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from dopsd.config.layout import render
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
+from dopsd.core.interrupts import SIGNALS, handling
 from dopsd.core.progress import log
 from dopsd.distributed.launch import LAUNCHER
-from dopsd.pipeline.cost import Planned, print_cost
+from dopsd.pipeline.estimate import Planned, print_cost
 from dopsd.pipeline.toy import PROBLEMS, build_toy, small
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def rehearse(planned: Planned) -> None:
             print_cost(full, planned.hardware)
         except DopsdError as error:  # the size of the base is not known
             log(f"rehearse: no estimate: {error}")
-    with _stopped_by_signals(), unused_folder(name) as (folder, lock):
+    with handling(_stop), unused_folder(name) as (folder, lock):
         log(f"rehearse: {planned.source(full)}, in {folder}")
         log(f"  will run: {', '.join(STAGES)}; for {task}/{method}/0")
         log(f"  takes: {DURATION}, in {processes} process{'es' if processes > 1 else ''}")
@@ -91,26 +91,11 @@ def unused_folder(name: str) -> Iterator[tuple[Path, IO[str]]]:
             return
 
 
-@contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """End with one line at the first SIGINT, SIGTERM or SIGHUP; `nohup` keeps SIGHUP ignored."""
-
-    def stop(number: int, _: object) -> None:
-        for signal_number in previous_handlers:
-            signal.signal(signal_number, signal.SIG_IGN)
-        raise DopsdError(INTERRUPTED, 128 + number, code=Code.INTERRUPTED)
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    previous_handlers = {
-        number: signal.signal(number, stop)
-        for number in numbers
-        if signal.getsignal(number) != signal.SIG_IGN
-    }
-    try:
-        yield
-    finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
+def _stop(number: int, _: object) -> None:
+    """End with one line at the first signal."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    raise DopsdError(INTERRUPTED, 128 + number, code=Code.INTERRUPTED)
 
 
 def _run(stage: str, task: str, method: str, folder: Path, lock: IO[str]) -> None:

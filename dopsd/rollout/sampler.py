@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.rng import bfloat16_uniform, fold_in, uniform_table
 from dopsd.core.tensors import index_of, left_pad, pack, take, upload
 from dopsd.core.types import Rollout

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import TEMPORARY, DopsdError
+from dopsd.core.errors import TEMPORARY, Code, DopsdError
 from dopsd.core.extras import require
 from dopsd.tracking.config import address_fault
 

@@ -11,10 +11,93 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.metrics import Metric
 from dopsd.tracking.client import SHOWN_IN_PERCENT, percent_name
-from dopsd.training.metrics import COUNTERS, TRAINING
 
 if TYPE_CHECKING:
     from dopsd.core.registry import Registry
+
+COLLECT = "dopsd.training.trainer.Trainer.collect"
+ADVANCE = "dopsd.training.trainer.Trainer.step"
+SUMMARY = "dopsd.rollout.collector.RolloutCollector.summary"
+DETECTOR = "dopsd.training.collapse.CollapseDetector"
+
+COUNTERS = {
+    "collects": Metric("collects", "collects of rollouts since the run began", COLLECT),
+    "empty_collects": Metric(
+        "collects", "collects among them that gave nothing to learn from", COLLECT
+    ),
+    "trajectories": Metric(
+        "sequences", "rollouts or texts that the run has been trained on", COLLECT
+    ),
+    "rollouts": Metric("rollouts", "completions that the run has sampled", COLLECT),
+    "sampled_tokens": Metric("tokens", "`rollouts` times `sampling.gen_length`", COLLECT),
+}
+
+TRAINING = {
+    "update": Metric("updates", "number of the optimizer step, from 1", ADVANCE),
+    "loss": Metric(
+        "by algorithm",
+        r"$\frac{1}{W} \sum_i w_i \ell_i$ over the sequences of the update on all processes, with"
+        r" weights $w_i$ and losses $\ell_i$; $W$ is `train.prompts_per_collect` or $\sum_i w_i$,"
+        " depending on the algorithm",
+        "dopsd.training.grad_accumulation.MicroBatches.gradients",
+        "what an update lowers, a weighted mean over its sequences; its size depends on the part of"
+        " the answers that the update trains",
+    ),
+    "grad_norm": Metric(
+        "1",
+        r"$\lVert g \rVert_2$ of the gradient of all trained weights, before it is clipped to"
+        " `train.grad_clip`",
+        "dopsd.training.optim.optimizer_step",
+        "length of the gradient of all trained weights, before it is clipped",
+    ),
+    "attempts_used": Metric("attempts", "attempts at a problem, mean over problems", SUMMARY),
+    "kept_share": Metric(
+        "share", "problems whose best attempt is kept (`keep`, `keep_threshold`)", SUMMARY
+    ),
+    "best_score": Metric("share", "score of the best attempt, mean over problems", SUMMARY),
+    "first_attempt_score": Metric(
+        "share", "score of the first attempt, mean over problems, at its temperature", SUMMARY
+    ),
+    "completion_length": Metric(
+        "tokens",
+        "tokens before the first end of text in a first attempt, or all of them without one; mean"
+        " over problems",
+        SUMMARY,
+    ),
+    "rolling_score": Metric(
+        "share",
+        r"$\bar s$: `first_attempt_score`, mean over the last `train.collapse_window` collects;"
+        " absent before there are so many",
+        f"{DETECTOR}.means",
+        "score of the first attempt, mean over the last collects (`train.collapse_window`); a fall"
+        " far below its best is a collapse",
+    ),
+    "collapsed": Metric(
+        "flag",
+        r"1 from the first update at which $\bar s < (1 - d) b$ and"
+        r" $\bar s < b - e \sqrt{2 v / (w n)}$, absent before: $b$ is the best $\bar s$ so far, $v$"
+        " the variance of all scores, $d$, $e$ and $w$ are `train.collapse_drop`, `collapse_errors`"
+        " and `collapse_window`, $n$ is `train.prompts_per_collect`",
+        f"{DETECTOR}.is_collapsed",
+        "1 once first attempts score far below their best rolling mean, absent before",
+    ),
+    **{f"count/{name}": metric for name, metric in COUNTERS.items()},
+    "time/collect_seconds": Metric(
+        "seconds", "wall time of a collect; not in `train.csv`", COLLECT
+    ),
+    "time/update_seconds": Metric(
+        "seconds",
+        "wall time since the update before, collects included; not in `train.csv`",
+        ADVANCE,
+    ),
+    "time/cpu_seconds": Metric(
+        "seconds",
+        "time of the processors since the update before, all threads of the first process; other"
+        " work on the machine hardly changes it; not in `train.csv`",
+        ADVANCE,
+    ),
+}
+
 
 RUN_TOTALS = "dopsd.tracking.publish_run.run_cost"
 HOURS = "dopsd.tracking.publish_run.device_hours"
@@ -215,18 +298,20 @@ RESULTS = {
         "share",
         "best mean accuracy of the method `compare.baseline` on the selection split; the cost is"
         " that of the first checkpoint that reaches it",
-        "dopsd.pipeline.comparison.reached",
+        "dopsd.pipeline.results.comparison.reached",
     ),
     "over_first": Metric(
-        "share", "ablation: paired difference to the first row", "dopsd.pipeline.ablate.table"
+        "share",
+        "ablation: paired difference to the first row",
+        "dopsd.pipeline.results.ablate.table",
     ),
     "over_base": Metric(
-        "share", "ablation: paired difference to the base", "dopsd.pipeline.ablate.table"
+        "share", "ablation: paired difference to the base", "dopsd.pipeline.results.ablate.table"
     ),
     "last": Metric(
         "share",
         "ablation: accuracy of the last checkpoint on the selection split",
-        "dopsd.pipeline.ablate.table",
+        "dopsd.pipeline.results.ablate.table",
     ),
 }
 

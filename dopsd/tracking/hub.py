@@ -1,4 +1,4 @@
-"""Upload files to a model repository of the Hugging Face hub, in one commit.
+"""Repositories of the Hugging Face hub: upload a model in one commit, look into a base.
 
 The token comes from HF_TOKEN or from `hf auth login`, never from an argument. HF_ENDPOINT names
 another hub.
@@ -6,20 +6,26 @@ another hub.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import TEMPORARY, Code, DopsdError
 from dopsd.core.progress import log
-from dopsd.tracking.hub_errors import one_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+    from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.hf_api import ModelInfo
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]  # lacks __all__
+        SafetensorsFileMetadata,
+    )
 
     Operation = CommitOperationAdd | CommitOperationDelete
 
@@ -186,3 +192,172 @@ def _operations(upload: Upload, head: ModelInfo) -> list[Operation]:
         log(f"push: removing replaced weights: {', '.join(obsolete)}")
     additions = [CommitOperationAdd(name, source) for name, source in sorted(upload.files.items())]
     return [*additions, *(CommitOperationDelete(name) for name in obsolete)]
+
+
+WIDEST = 200  # characters of the hub's own message
+REASONS = {  # status of the hub's answer: what to do
+    400: "the hub refuses the request",
+    401: "the hub does not know the token; set HF_TOKEN, or run `hf auth login`",
+    402: "the account's plan does not allow this upload",
+    403: "the token may not write there; make one with write access at"
+    " https://huggingface.co/settings/tokens",
+    404: "no such repository or branch, or the token may not see it",
+    413: "a file is too large, or the account's storage is full",
+}
+READING = {  # the same for a command that only reads
+    401: "the hub does not know the token; set HF_TOKEN, or run `hf auth login`",
+    403: "it asks for consent; accept its terms on its page, and set HF_TOKEN",
+    404: "no folder and no repository of this name, or the token may not see it",
+}
+MEANWHILE = (409, 412)  # another commit came between
+LATER = (408, 429)  # and every status from 500 on
+
+
+@contextmanager
+def one_line(repo: str, endpoint: str, command: str = "push") -> Iterator[None]:
+    """Turn errors of the hub's client in this context into one line.
+
+    Args:
+        repo: the repository, for messages.
+        endpoint: the hub's address, for messages.
+        command: `push`, or a command that only reads.
+
+    Raises:
+        DopsdError: with exit code 75 if the same command may succeed later, else 2.
+    """
+    try:
+        yield
+    except DopsdError:
+        raise
+    # the client raises its HTTP library's errors, its own, and RuntimeError around both
+    except Exception as error:
+        explained = _explained(error, f"{command}: {repo}", endpoint)
+        if explained is None:
+            raise
+        raise explained from error
+
+
+def _explained(error: Exception, where: str, endpoint: str) -> DopsdError | None:
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    causes = list(_causes(error))
+    for cause in causes:
+        if isinstance(cause, HfHubHTTPError):
+            return _refused(cause, where)
+    # the base class of all errors of the client's HTTP library, and OSError
+    if any(isinstance(cause, HfHubHTTPError.__bases__) for cause in causes):
+        return DopsdError(
+            f"{where}: no answer from {endpoint} ({_short(error)}). "
+            + ("Unset HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else "Run the same command later")
+            + ("; files that arrived are not sent again" if _is_push(where) else ""),
+            TEMPORARY,
+            code=Code.TEMPORARY,
+        )
+    if isinstance(error, ValueError):  # the client's words for an answer that it cannot use
+        return _permanent(f"{where}: {_short(error)}")
+    return None
+
+
+def _is_push(where: str) -> bool:
+    return where.startswith("push: ")
+
+
+def _permanent(line: str) -> DopsdError:
+    if _is_push(line):
+        return DopsdError(f"{line}; nothing was published", code=Code.PUSH_REFUSED)
+    return DopsdError(line, code=Code.NO_MODEL)
+
+
+def _refused(error: HfHubHTTPError, where: str) -> DopsdError:
+    status = error.response.status_code
+    said = f" ({_short(error.server_message)})" if error.server_message else ""
+    if status in MEANWHILE:
+        reason = "another commit came between; run the same command again"
+    elif status in LATER or status not in REASONS:
+        reason = "the hub cannot answer now; run the same command later"
+    else:
+        reasons = REASONS if _is_push(where) else REASONS | READING
+        return _permanent(f"{where}: {status}{said}: {reasons[status]}")
+    return DopsdError(f"{where}: {status}{said}: {reason}", TEMPORARY, code=Code.TEMPORARY)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _short(message: object) -> str:
+    return " ".join(str(message).split())[:WIDEST]
+
+
+NAME = re.compile(r"[\w-][\w.-]*/[\w.-]*\w")  # organization/name
+SMALL = 32 * 2**20  # bytes of the largest file that is downloaded whole
+READ = (".json", ".txt", ".jinja", ".model")  # config, tokenizer, index
+GIGA = 1e9
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text can be the name of a repository."""
+    return NAME.fullmatch(text) is not None
+
+
+def fetch(name: str, folder: Path) -> list[str]:
+    """Download the small files of a base, and the headers of its weight files.
+
+    A weight file in the folder has its header and its length, but no content: it takes no space.
+
+    Args:
+        name: the repository.
+        folder: an empty folder.
+
+    Returns:
+        Lines about the repository: size of the download, licence.
+
+    Raises:
+        DopsdError: if there is no such repository, or the hub does not answer.
+    """
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    with one_line(name, api.endpoint, "inspect"):
+        info = api.model_info(name, files_metadata=True)
+        for file, size in _sizes(info).items():
+            suffix = PurePosixPath(file).suffix
+            if "/" in file:
+                continue
+            if suffix == ".safetensors":
+                header = api.parse_safetensors_file_metadata(name, file, revision=info.sha)
+                _write_header(folder / file, header)
+            elif suffix in READ and size <= SMALL:
+                api.hf_hub_download(name, file, revision=info.sha, local_dir=folder)
+            elif suffix == ".bin":
+                (folder / file).touch()  # named in the error that refuses it
+    return _about(info)
+
+
+def _sizes(info: ModelInfo) -> dict[str, int]:
+    return {file.rfilename: file.size or 0 for file in info.siblings or []}
+
+
+def _about(info: ModelInfo) -> list[str]:
+    weights = {name: size for name, size in _sizes(info).items() if name.endswith(".safetensors")}
+    licence = info.card_data.get("license") if info.card_data else None
+    return [
+        f"download: {sum(weights.values()) / GIGA:.3g} GB of weights, revision {info.sha}",
+        f"licence: {licence or 'its card names none'}",
+    ]
+
+
+def _write_header(path: Path, header: SafetensorsFileMetadata) -> None:
+    """Write a safetensors file of full length whose content is a hole."""
+    tensors = {
+        name: {"dtype": t.dtype, "shape": t.shape, "data_offsets": t.data_offsets}
+        for name, t in header.tensors.items()
+    }
+    text = json.dumps(tensors).encode()
+    end = max((t.data_offsets[1] for t in header.tensors.values()), default=0)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)

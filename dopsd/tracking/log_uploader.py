@@ -1,4 +1,4 @@
-"""`dopsd follow`: send a run's log to the tracking server during training."""
+"""`dopsd follow`: send a run's log to its MLflow run, which has its settings, name and tags."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import select
 import sys
 from typing import TYPE_CHECKING
 
+from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.extras import require
+from dopsd.core.palette import run_colour
 from dopsd.core.progress import log
 from dopsd.tracking import dashboard
-from dopsd.tracking.client import Identity, connect, shown, sync, whole_rows
-from dopsd.tracking.identity import identity
-from dopsd.training.run_identity import scratch_folder
+from dopsd.tracking.client import Identity, connect, shown, sync, tracking_uri, whole_rows
+from dopsd.tracking.dashboard import COLOUR_TAG
+from dopsd.tracking.model_card import variant
+from dopsd.training.run_identity import first_code, scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,3 +75,31 @@ def _save_view(client: MlflowClient, run_id: str) -> bool:
     run = client.get_run(run_id)
     dashboard.save(client, run.info.experiment_id, run.data.tags["task"])
     return True
+
+
+def identity(run: RunSettings, tracking: TrackingConfig) -> Identity:
+    """Return the MLflow run of a training run; tags and parameters are named alike for all."""
+    key, train = run.key, run.train.model_dump()
+    sections = {
+        "sampling": run.sampling.model_dump(),
+        "train": train,
+        "model": run.model.model_dump(),
+        "method": run.algorithm.model_dump(),
+    }
+    values = {
+        f"{s}.{k}": v for s, section in sections.items() for k, v in section.items() if k != "lora"
+    }
+    values |= {f"lora.{k}": v for k, v in (train["lora"] if run.train.adapter else {}).items()}
+    names = {"task": key.task, "method.name": key.method, "seed": str(key.seed)}
+    tags = {"task": key.task, "method": key.method, "seed": str(key.seed)}
+    tags |= {"variant": name} if (name := variant(run)) else {}
+    return Identity(
+        tracking_uri(tracking.uri),
+        tracking.experiment,
+        key.stage,
+        f"{scratch_folder(run).name}-{first_code(run)}",
+        tags
+        | {"model": run.model.path, "source": "trained"}
+        | {COLOUR_TAG: run_colour(ALGORITHMS, key.method, key.seed)},
+        names | {k: str(v) for k, v in values.items()},
+    )

@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.algorithms.variants import how, label, variant_of
-from dopsd.core.files import WORK, read_json
+from dopsd.algorithms.registry import ALGORITHMS, how, label, variant_of
+from dopsd.core.files import WORK, object_in, read_json
 from dopsd.core.fingerprint import sha256
-from dopsd.core.percent import gap, percent, within
 from dopsd.core.registry import first_line
+from dopsd.core.statistics import gap, percent, within
 from dopsd.models.backends import in_words
-from dopsd.models.files import base_files
+from dopsd.models.checkpoint_files import base_files
 from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.registry import package_of
 from dopsd.training.machine import MACHINE
-from dopsd.training.run_identity import object_of
 
 if TYPE_CHECKING:
     from dopsd.core.paths import RunKey
@@ -269,7 +267,7 @@ def trained_commit(key: RunKey) -> str | None:
         None for a run from DVC's cache, or from outside a repository.
     """
     fingerprint = read_json(key.folder / "train.json", "dopsd train")["fingerprint"]
-    parts = object_of(WORK / fingerprint / MACHINE).get("parts", [])
+    parts = object_in(WORK / fingerprint / MACHINE).get("parts", [])
     recorded: str | None = parts[-1].get("commit") if parts else None
     return recorded
 

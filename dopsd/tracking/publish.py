@@ -10,15 +10,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import read_json, write_json
 from dopsd.core.paths import LOG, PUBLISHED
 from dopsd.core.progress import log
 from dopsd.core.tables import read_log, read_table
 from dopsd.tracking import dashboard
 from dopsd.tracking.client import connect, local_port, one_line, shown, sync, tracking_uri
-from dopsd.tracking.identity import identity
+from dopsd.tracking.log_uploader import identity
 from dopsd.tracking.model_registry import promote_champion
 from dopsd.tracking.publish_run import Publication, Tracked, model_name, publish_run
 from dopsd.training.run_identity import is_current, scratch_folder

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.files import WORK, read_json
+from dopsd.core.files import WORK, object_in, read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.metrics import COUNTED
 from dopsd.core.paths import LOG, report_folder
@@ -35,7 +35,6 @@ from dopsd.tracking.model_registry import (
     register,
 )
 from dopsd.training.machine import MACHINE
-from dopsd.training.run_identity import object_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -253,7 +252,7 @@ def run_cost(key: RunKey) -> dict[str, float]:
     totals = read_json(key.folder / "train.json", "dopsd train")
     scratch = WORK / totals["fingerprint"]
     rows = read_log(scratch / LOG) if (scratch / LOG).is_file() else []
-    parts = object_of(scratch / MACHINE).get("parts", [])
+    parts = object_in(scratch / MACHINE).get("parts", [])
     counts = {f"cost/{name}": float(totals[name]) for name in COUNTED if name in totals}
     return counts | device_hours(rows, parts)
 

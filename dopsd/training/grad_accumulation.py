@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dopsd.algorithms.common.base import LossOutput
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
 from dopsd.distributed.process_group import SingleProcess

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dopsd.core.files import write_json
+from dopsd.core.files import object_in, write_json
 from dopsd.core.machine import device_name, package_version
 from dopsd.core.progress import log
-from dopsd.training.run_identity import object_of
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -39,7 +38,7 @@ def record_machine(
     """
     if not accelerator.is_main_process:
         return
-    parts: list[dict[str, Any]] = object_of(scratch / MACHINE).get("parts", []) if update else []
+    parts: list[dict[str, Any]] = object_in(scratch / MACHINE).get("parts", []) if update else []
     if fault := commit_fault():
         log(f"train: {fault}")
     part = {"devices": devices, "packages": versions(), "commit": commit()}

@@ -15,8 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import TEMPORARY, DopsdError
+from dopsd.core.errors import TEMPORARY, Code, DopsdError
 from dopsd.core.files import write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log

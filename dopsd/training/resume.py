@@ -11,25 +11,22 @@ import json
 import os
 import shutil
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import TEMPORARY, DopsdError, unknown
-from dopsd.core.files import ASIDE, fresh_folder, link, read_json, write_json
+from dopsd.core.errors import TEMPORARY, Code, DopsdError, unknown
+from dopsd.core.files import ASIDE, fresh_folder, link, parse_object, read_json, write_json
 from dopsd.core.fingerprint import sha256
+from dopsd.core.machine import package_version
 from dopsd.core.paths import LOG
 from dopsd.core.progress import log
 from dopsd.core.tables import read_log, write_table
-from dopsd.models.adapter_files import write_digests
-from dopsd.models.run_checkpoints import MANIFEST, copy_checkpoint
+from dopsd.models.adapter_files import MANIFEST, copy_checkpoint, write_digests
 from dopsd.training import checkpoint
 from dopsd.training.checkpoint import update_of
 from dopsd.training.run_identity import (
     RECORD,
     UNKNOWN,
-    as_object,
     code_of,
     codes,
     digest,
@@ -185,7 +182,11 @@ def _begin(run: RunSettings, scratch: Path, best: Resumable | None) -> None:
     if not history or history[-1]["code"] != digest(code):
         history = [
             *history,
-            {"update": best.update if best else 0, "code": digest(code), "version": _version()},
+            {
+                "update": best.update if best else 0,
+                "code": digest(code),
+                "version": package_version("dopsd"),
+            },
         ]
     cells = sorted({str(run.key), *(cells if best else record.get("cells", []))})
     new_record = {
@@ -198,13 +199,6 @@ def _begin(run: RunSettings, scratch: Path, best: Resumable | None) -> None:
     }
     if new_record != record_of(scratch):
         write_json(scratch / RECORD, new_record)
-
-
-def _version() -> str:
-    try:
-        return version("dopsd")
-    except PackageNotFoundError:
-        return "from a checkout"
 
 
 @dataclass(frozen=True)
@@ -273,7 +267,16 @@ def resumable(folder: Path, settings: TrainConfig, is_whole: bool) -> Resumable:
 def _rows(log_file: Path) -> list[dict[str, Any]]:
     """Read the rows before the first damaged line; a process may still write the last line."""
     lines = log_file.read_bytes().split(b"\n")[:-1] if log_file.is_file() else []
-    return list(takewhile(lambda row: type(row.get("update")) is int, map(as_object, lines)))
+    rows: list[dict[str, Any]] = []
+    for line in lines:
+        try:
+            row = parse_object(line, log_file)
+        except DopsdError:
+            break
+        if type(row.get("update")) is not int:
+            break
+        rows.append(row)
+    return rows
 
 
 def is_done(run: RunSettings) -> bool:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import TEMPORARY, DopsdError
+from dopsd.core.errors import TEMPORARY, Code, DopsdError
 from dopsd.core.files import parse_object, write_json
 from dopsd.core.paths import LOG
 from dopsd.core.progress import log

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.algorithms.registry import ALGORITHMS, FAMILIES
-from dopsd.core.files import WORK
+from dopsd.core.files import WORK, object_in
 from dopsd.core.fingerprint import fingerprint, folder_of, recipe
 from dopsd.models.adapter_files import identity
-from dopsd.models.files import base_files
+from dopsd.models.checkpoint_files import base_files
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.registry import package_of
@@ -38,24 +37,8 @@ UNKNOWN = "unknown"  # stands for the code of a folder whose run.json is missing
 
 def record_of(folder: Path) -> dict[str, Any]:
     """Read a folder's run.json; return an empty dict if it is missing or damaged."""
-    record = object_of(folder / RECORD)
+    record = object_in(folder / RECORD)
     return record if record.keys() >= KEYS else {}
-
-
-def object_of(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a file; return an empty dict if it is missing or damaged."""
-    with suppress(OSError):
-        return as_object(path.read_bytes())
-    return {}
-
-
-def as_object(content: bytes) -> dict[str, Any]:
-    """Return the object of a JSON text; an empty dict if the text is damaged."""
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def sources_of(run: RunSettings) -> dict[str, str]:
@@ -158,7 +141,7 @@ def first_code(run: RunSettings) -> str:
     if history:
         code: str = history[0]["code"]
         return code
-    published = object_of(run.key.folder / "train.json")
+    published = object_in(run.key.folder / "train.json")
     return (
         published["first_code"]
         if is_current(run, published)

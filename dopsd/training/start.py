@@ -12,8 +12,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import RUNS, RunKey
 from dopsd.models.adapter_files import ADAPTER, check_shape, has_all_weights, identity

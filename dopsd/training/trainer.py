@@ -14,8 +14,7 @@ import torch
 
 from dopsd.algorithms.common.base import AlgorithmContext, Made
 from dopsd.algorithms.registry import blocks_fault, load_algorithm
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
 from dopsd.core.rng import key_from

@@ -72,7 +72,7 @@ def check(server: str, mlflow: str, name: str, state: State) -> None:
                 " open or forwarded (`ssh -N -L 4200:127.0.0.1:4200 -L 5000:127.0.0.1:5000 HOST`)?"
             ) from None
     # not at the top: containers run this folder's commands before dopsd is on their path
-    from dopsd.pipeline.dvc_remote import remote_problem
+    from dopsd.pipeline.dvc.command import remote_problem
 
     if why := remote_problem(ROOT):
         raise Trouble(why)

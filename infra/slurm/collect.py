@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import log
-from dopsd.pipeline.writer_lock import WriterLock
+from dopsd.pipeline.dvc.writer_lock import WriterLock
 
 ARRAY = Path("work/array")
 LOCK = Path("dvc.lock")

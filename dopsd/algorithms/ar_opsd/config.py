@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dopsd.algorithms.common.metrics import DISTILLATION
+from dopsd.algorithms.d_opsd.config import METRICS as DISTILLATION
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.core.settings import Count, Share
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
+from dopsd.core.metrics import Metric
 from dopsd.core.settings import (
     LARGEST,
     Betas,
@@ -168,3 +169,30 @@ BETWEEN = "-"  # between the method and the variant in a name
 def kind_of(method: str) -> str:
     """Return the method of a name: d_opsd for the variant `d_opsd-live_teacher`."""
     return method.partition(BETWEEN)[0]
+
+
+SAMPLED = "dopsd.algorithms.common.groups.RewardedGroups.sample"
+GROUPS = {
+    "reward": Metric(
+        "reward",
+        "mean reward of the completions: the task's, or 1 for a right answer (`reward: correct`)",
+        SAMPLED,
+    ),
+    "flat_groups": Metric(
+        "share", "groups whose completions all have one reward, and so no advantage", SAMPLED
+    ),
+}
+MASKED_LOGP = Metric(
+    "nats",
+    r"$\ln p_\theta(y_k)$ with the whole completion masked, mean over the tokens of the"
+    " completions",
+    "dopsd.algorithms.common.losses.masked_cross_entropy",
+    "log-probability of a token of the completions, seen with the whole completion masked",
+)
+MASKED_CROSS_ENTROPY = Metric(
+    "nats",
+    r"$\frac{1}{t L} \sum_{k \text{ masked}} -\ln p(y_k)$ of a text with share of masks $t$"
+    " and length $L$, padding included; mean over texts",
+    "dopsd.algorithms.common.losses.masked_diffusion_loss",
+    "how surprised the model is by the masked tokens of the texts that it learns, mean over texts",
+)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch.nn.functional import pad
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import log
 from dopsd.tasks.common.task import LayoutTask
 

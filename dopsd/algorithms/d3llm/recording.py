@@ -18,7 +18,7 @@ from dopsd.core.fingerprint import fingerprint
 from dopsd.core.progress import Progress
 from dopsd.core.rng import key_from
 from dopsd.models.backends import resolved
-from dopsd.models.files import base_files
+from dopsd.models.checkpoint_files import base_files
 from dopsd.rollout.config import Decoding
 from dopsd.rollout.engine import denoise_all
 from dopsd.rollout.prompts import decoding

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from dopsd.algorithms.common.config import DISTILLATION_BYTES, Forwards, SelectingConfig
-from dopsd.algorithms.common.metrics import DISTILLATION
+from dopsd.core.metrics import Metric
 from dopsd.core.settings import Count, Natural, Share
 from dopsd.rollout.config import SamplingConfig
 
@@ -87,4 +87,59 @@ class DOpsdConfig(SelectingConfig):
         return self
 
 
-METRICS = DISTILLATION
+DIVERGENCE = "dopsd.algorithms.d_opsd.divergence"
+ENTROPY = r"$-\sum_v p_{side}(v) \ln p_{side}(v)$ of the {name}, mean over target positions"
+UNSURE = "how unsure the {} is about a token, mean over target positions; 0: quite sure"
+
+METRICS = {
+    "divergence": Metric(
+        "nats",
+        r"divergence of student $p_s$ and teacher $p_t$ before clipping, mean over target"
+        r" positions. `forward_kl`: $\sum_v p_t(v) \ln \frac{p_t(v)}{p_s(v)}$; `reverse_kl`:"
+        r" $\sum_v p_s(v) \ln \frac{p_s(v)}{p_t(v)}$; `jsd`: $\beta \mathrm{KL}(p_t, m) +"
+        r" (1-\beta) \mathrm{KL}(p_s, m)$ with $m = (1-\beta) p_s + \beta p_t$. With"
+        r" `loss_vocabulary: teacher_top_k`, both are renormalised over the teacher's top $k$",
+        f"{DIVERGENCE}.Divergence.__call__",
+        "how far the student's predictions are from the teacher's, mean over target positions; 0:"
+        " equal",
+    ),
+    "clip_ratio": Metric(
+        "share",
+        "entries of the loss's vocabulary whose term of the divergence exceeds `clip`, mean over"
+        " target positions; with `clip_mode: position` the positions whose divergence does; 0"
+        " without a clip",
+        f"{DIVERGENCE}.Divergence.__call__",
+    ),
+    "overlap_top20": Metric(
+        "share",
+        r"$\lvert T_{20}(p_s) \cap T_{20}(p_t) \rvert / 20$, where $T_{20}$ are the 20 likeliest"
+        " tokens, mean over target positions",
+        f"{DIVERGENCE}.top_overlap",
+        "tokens that are among the 20 likeliest of both student and teacher, mean over target"
+        " positions; in a small vocabulary most of the 20 have almost no probability, so it can"
+        " fall while the two agree better: look at the shared probability",
+    ),
+    "shared_mass": Metric(
+        "share",
+        r"$\sum_v \min(p_s(v), p_t(v))$, mean over target positions: 1 less the total variation",
+        f"{DIVERGENCE}.shared_mass",
+        "probability that student and teacher give to the same tokens, mean over target positions",
+    ),
+    "student_entropy": Metric(
+        "nats",
+        ENTROPY.format(side="s", name="student"),
+        "dopsd.algorithms.common.losses.entropy",
+        UNSURE.format("student"),
+    ),
+    "teacher_entropy": Metric(
+        "nats",
+        ENTROPY.format(side="t", name="teacher"),
+        "dopsd.algorithms.common.losses.entropy",
+        UNSURE.format("teacher"),
+    ),
+    "block_{b}/{name}": Metric(
+        "as `NAME`",
+        "each metric of this table over the states in block `b` alone; the first block is 0",
+        "dopsd.algorithms.d_opsd.algorithm._by_block",
+    ),
+}

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import log
 from dopsd.core.settings import LARGEST
 from dopsd.core.types import Rollout, plain, unplain

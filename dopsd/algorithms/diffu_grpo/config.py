@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from dopsd.algorithms.common.config import Forwards, IteratedGroupConfig, TrainOverrides
-from dopsd.algorithms.common.metrics import GROUPS, MASKED_LOGP
+from dopsd.algorithms.common.config import (
+    GROUPS,
+    MASKED_LOGP,
+    Forwards,
+    IteratedGroupConfig,
+    TrainOverrides,
+)
 from dopsd.core.metrics import Metric
 from dopsd.core.settings import Count, NonNegative, Positive, Share
 from dopsd.rollout.config import SamplingConfig

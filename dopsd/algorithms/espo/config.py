@@ -6,8 +6,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from dopsd.algorithms.common.config import Forwards, IteratedGroupConfig, TrainOverrides
-from dopsd.algorithms.common.metrics import GROUPS
+from dopsd.algorithms.common.config import GROUPS, Forwards, IteratedGroupConfig, TrainOverrides
 from dopsd.core.metrics import Metric
 from dopsd.core.settings import Count, NonNegative, Positive
 from dopsd.rollout.config import SamplingConfig

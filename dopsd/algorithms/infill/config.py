@@ -7,8 +7,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from dopsd.algorithms.common.config import Forwards
-from dopsd.algorithms.common.metrics import DISTILLATION, TRACE
+from dopsd.algorithms.d_opsd.config import METRICS as DISTILLATION
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
+from dopsd.algorithms.trace_rl.config import METRICS as TRACE
 from dopsd.algorithms.trace_rl.config import TraceRlConfig
 from dopsd.core.metrics import Metric
 from dopsd.core.settings import LARGEST, Count, Share

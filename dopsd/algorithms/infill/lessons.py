@@ -10,8 +10,7 @@ import torch
 
 from dopsd.algorithms.d_opsd.algorithm import sampleable_logits
 from dopsd.algorithms.d_opsd.teacher import TeacherView
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.rng import key_from
 from dopsd.core.settings import LARGEST
 from dopsd.core.tensors import true_positions

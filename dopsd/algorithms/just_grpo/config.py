@@ -9,11 +9,11 @@ from pydantic import Field, model_validator
 
 from dopsd.algorithms.common.config import (
     CROSS_ENTROPY_BYTES,
+    GROUPS,
     Forwards,
     GroupConfig,
     TrainOverrides,
 )
-from dopsd.algorithms.common.metrics import GROUPS
 from dopsd.core.metrics import Metric
 from dopsd.core.settings import LARGEST, NonNegative, PositiveShare
 from dopsd.rollout.config import SamplingConfig, ThresholdSampling

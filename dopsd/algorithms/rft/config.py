@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dopsd.algorithms.common.config import Forwards, SelectingConfig
-from dopsd.algorithms.common.metrics import MASKED_CROSS_ENTROPY
+from dopsd.algorithms.common.config import MASKED_CROSS_ENTROPY, Forwards, SelectingConfig
 from dopsd.core.settings import Count
 from dopsd.rollout.config import SamplingConfig
 

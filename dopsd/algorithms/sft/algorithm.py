@@ -12,8 +12,7 @@ from dopsd.algorithms.common.base import Collected, LossOutput
 from dopsd.algorithms.common.losses import masked_diffusion_loss, metric_sums
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.common.solutions import Solutions, padded
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
 from dopsd.core.rng import key_from

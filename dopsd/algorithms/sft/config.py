@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dopsd.algorithms.common.config import AlgorithmConfig, Forwards, TrainOverrides
-from dopsd.algorithms.common.metrics import MASKED_CROSS_ENTROPY
+from dopsd.algorithms.common.config import (
+    MASKED_CROSS_ENTROPY,
+    AlgorithmConfig,
+    Forwards,
+    TrainOverrides,
+)
 from dopsd.core.settings import Count
 from dopsd.models.config import AdapterConfig
 from dopsd.rollout.config import SamplingConfig

@@ -23,8 +23,7 @@ from dopsd.algorithms.common.views import (
     rollout_keys,
     view_logps,
 )
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.rng import fold_in, uniform
 from dopsd.rollout.collector import RolloutStats
 

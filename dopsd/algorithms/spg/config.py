@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dopsd.algorithms.common.config import Forwards, IteratedGroupConfig, TrainOverrides
-from dopsd.algorithms.common.metrics import GROUPS
+from dopsd.algorithms.common.config import GROUPS, Forwards, IteratedGroupConfig, TrainOverrides
 from dopsd.core.metrics import Metric
 from dopsd.core.settings import Count, Positive, Share
 from dopsd.rollout.config import SamplingConfig

@@ -8,11 +8,12 @@ from pydantic import Field, model_validator
 
 from dopsd.algorithms.common.config import (
     CROSS_ENTROPY_BYTES,
+    GROUPS,
     Forwards,
     GroupConfig,
     TrainOverrides,
 )
-from dopsd.algorithms.common.metrics import TRACE
+from dopsd.core.metrics import Metric
 from dopsd.core.settings import LARGEST, Count, Natural, NonNegative, Positive, Share
 
 if TYPE_CHECKING:
@@ -96,4 +97,32 @@ class TraceRlConfig(GroupConfig):
         return self
 
 
-METRICS = TRACE
+TRACE_LOSS = "dopsd.algorithms.trace_rl.algorithm.state_losses"
+METRICS = GROUPS | {
+    "kept_groups": Metric(
+        "share",
+        "groups that are trained on: their rewards differ, with a mean between `least_mean_reward`"
+        " and `most_mean_reward`",
+        "dopsd.algorithms.trace_rl.algorithm.TraceRl.collect",
+    ),
+    "kl": Metric(
+        "nats",
+        r"$e^{\Delta} - \Delta - 1$ with $\Delta = \ln p_{\text{ref}} - \ln p_\theta$, mean over"
+        " predicted tokens: estimated KL to the policy of `kl_to`",
+        TRACE_LOSS,
+        "estimated distance (KL divergence) from the policy of `kl_to`, mean over tokens",
+    ),
+    "clip_ratio": Metric(
+        "share",
+        r"predicted tokens whose gain the clip lowers: $\mathrm{clip}(r, 1 \pm \epsilon) A < r A$"
+        r" with $r = p_\theta / p_{\text{old}}$ and the advantage $A$",
+        TRACE_LOSS,
+        "tokens whose gain the clip lowers, since their probability has already changed much",
+    ),
+    "logp": Metric(
+        "nats",
+        r"$\ln p_\theta(y_k)$ in the recorded state, mean over predicted tokens",
+        "dopsd.algorithms.common.views.view_logps",
+        "log-probability of a token of the rollouts, in the state in which it is predicted",
+    ),
+}

@@ -14,10 +14,9 @@ from dopsd.analysis.html_report.run_charts import (
     hover,
     source_of,
 )
-from dopsd.analysis.papers import paper_tables
-from dopsd.analysis.tables import chosen_on, groups, mean_curve
+from dopsd.analysis.tables import chosen_on, groups, mean_curve, paper_tables
 from dopsd.core.palette import drawing_colours
-from dopsd.core.percent import gap, percent, within
+from dopsd.core.statistics import gap, percent, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

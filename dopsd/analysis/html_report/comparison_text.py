@@ -9,7 +9,7 @@ from dopsd.analysis.html_report import words
 from dopsd.analysis.html_report.paired import excludes_zero
 from dopsd.analysis.html_report.words import count
 from dopsd.analysis.tables import RESAMPLED, groups, mean_cost, names_of
-from dopsd.core.percent import percent, points
+from dopsd.core.statistics import percent, points
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

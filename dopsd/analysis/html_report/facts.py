@@ -1,11 +1,11 @@
-"""What a run's report shows, as plain values that `dopsd.pipeline.run_report` gathers."""
+"""What a run's report shows, as plain values that `dopsd.pipeline.results.run_report` gathers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dopsd.algorithms.variants import label
+from dopsd.algorithms.registry import label
 from dopsd.analysis.tables import named, names_of
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class ComparisonFacts:
 
     Attributes:
         runs: the runs.
-        tables: rows of `dopsd.pipeline.comparison.values`.
+        tables: rows of `dopsd.pipeline.results.comparison.values`.
         settings: by task, each setting that differs between methods, with its value by method.
         warnings: how runs were measured in different ways.
         measured_on: what measured each run, in words, by run.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dopsd.analysis.html_report.run_charts import Chart
 
 FOLDER = files("dopsd.analysis.html_report")
-SHARED = ("palette.py", "percent.py")  # of the core: colours and numbers of the pages
+SHARED = ("palette.py", "statistics.py")  # of the core: colours and numbers of the pages
 INPUTS = re.compile(r'<meta name="dopsd-inputs" content="(\w+)">')
 HEAD = 4096  # bytes of a page that hold its digest
 

@@ -17,7 +17,7 @@ from dopsd.analysis.html_report.run_charts import (
 )
 from dopsd.analysis.html_report.words import how_it_works
 from dopsd.analysis.results import records_of
-from dopsd.core.percent import percent, points
+from dopsd.core.statistics import percent, points
 from dopsd.models.backends import in_words
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.analysis.html_report.paired import outcomes
 from dopsd.analysis.results import between_sides
-from dopsd.core.percent import percent, points, within
+from dopsd.core.statistics import percent, points, within
 
 if TYPE_CHECKING:
     from dopsd.analysis.html_report.facts import RunFacts

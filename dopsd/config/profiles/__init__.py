@@ -9,8 +9,7 @@ from typing import Any
 
 from dopsd.config.params import Params
 from dopsd.config.profiles.layers import Family, embedded, families, language_models
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.errors import Code, DopsdError, unknown
 
 EMBEDDED = "embedded"
 AS_IT_STANDS = "params.yaml as it stands"  # in place of a profile: the settings of that file

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ruamel.yaml import YAML
 
 from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.errors import Code, DopsdError, unknown
 from dopsd.core.paths import BASES
 from dopsd.models.registry import ARCHITECTURES
 

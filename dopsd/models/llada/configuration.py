@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
-from dopsd.models.common.fields import check_fields, check_ids, check_known, check_numbers
+from dopsd.core.errors import Code, DopsdError
+from dopsd.models.common.decoder_config import check_fields, check_ids, check_known, check_numbers
 from dopsd.models.denoiser import OF_THE_CLASS, DenoiserConfig
 
 # fields of config.json that change the computation: each is required, none has a silent default

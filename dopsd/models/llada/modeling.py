@@ -16,8 +16,7 @@ from transformers.modeling_outputs import MaskedLMOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import logging
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.models.denoiser import Denoiser
 from dopsd.models.kernels.operators import Kernels, rope_tables
 from dopsd.models.kv_cache import KVCache

@@ -10,8 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import read_json, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import run_folder
@@ -19,9 +18,8 @@ from dopsd.core.progress import is_main_rank, log
 from dopsd.core.tables import write_table
 from dopsd.evaluation.curve import started_from
 from dopsd.evaluation.evaluator import Evaluator
-from dopsd.models.adapter_files import identity
+from dopsd.models.adapter_files import identity, run_checkpoints
 from dopsd.models.backends import distinct
-from dopsd.models.run_checkpoints import run_checkpoints
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params

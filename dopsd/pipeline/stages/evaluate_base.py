@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.core.files import write_json
 from dopsd.core.paths import RUNS
-from dopsd.core.percent import ends, percent
 from dopsd.core.progress import is_main_rank, log
+from dopsd.core.statistics import ends, percent
 from dopsd.evaluation.evaluator import Evaluator
 
 if TYPE_CHECKING:

@@ -10,14 +10,12 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import read_json, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import run_folder
 from dopsd.core.progress import log
-from dopsd.models.adapter_files import identity
-from dopsd.models.run_checkpoints import copy_checkpoint, run_checkpoints
+from dopsd.models.adapter_files import copy_checkpoint, identity, run_checkpoints
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params

@@ -13,11 +13,10 @@ from dopsd.core.paths import run_folder
 from dopsd.core.progress import is_main_rank
 from dopsd.core.rng import key_from
 from dopsd.core.statistics import bootstrap
-from dopsd.evaluation.drawn_answers import drawn_answers
-from dopsd.evaluation.evaluator import Evaluator
+from dopsd.evaluation.evaluator import Evaluator, drawn_answers
 from dopsd.models.backends import distinct
-from dopsd.models.files import base_digest
-from dopsd.pipeline.pruning import remove_unwanted
+from dopsd.models.checkpoint_files import base_digest
+from dopsd.pipeline.dvc.pruning import remove_unwanted
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
 from dopsd.tasks.common.task import grid_values

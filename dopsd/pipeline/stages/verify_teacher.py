@@ -25,9 +25,9 @@ from dopsd.core.paths import REPORTS
 from dopsd.core.progress import Progress, log
 from dopsd.core.statistics import bootstrap, wilson
 from dopsd.models.backends import distinct, measured_on, resolved
-from dopsd.models.files import base_files
+from dopsd.models.checkpoint_files import base_files
 from dopsd.models.llm_policy import LlmPolicy, load_policy
-from dopsd.rollout.answer_hints import answer_hints, answer_source, hints
+from dopsd.rollout.answer_span import answer_hints, answer_source, hints
 from dopsd.rollout.collector import RolloutCollector
 from dopsd.rollout.config import CollectorConfig
 from dopsd.rollout.engine import denoise_all

@@ -12,10 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dopsd.config.data_files import task_files
+from dopsd.config.consistency import task_files
 from dopsd.config.named_files import missing
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, unknown
+from dopsd.core.errors import Code, DopsdError, unknown
 from dopsd.models.tokenizer import TokenCounts, token_counts
 from dopsd.pipeline.task_check.rows import (
     SHOWN,

@@ -7,9 +7,8 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.config.data_files import FILES
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.config.consistency import FILES
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import Progress
 from dopsd.tasks.common.sources import Row, read_file, read_rows
 from dopsd.tasks.custom.answers import extract, written

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.types import Problem, Score
 from dopsd.tasks.common.answers import closed, score_by_rule
 from dopsd.tasks.common.asking import AskingTask, no_longer_than

@@ -12,9 +12,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
-from dopsd.core.keys import key_from
+from dopsd.core.errors import Code, DopsdError
+from dopsd.core.fingerprint import key_from
 from dopsd.core.progress import log
 from dopsd.core.types import Problem
 from dopsd.tasks.common.asking import AskingTask, no_longer_than

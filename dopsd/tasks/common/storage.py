@@ -7,8 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError, is_unicode
+from dopsd.core.errors import Code, DopsdError, is_unicode
 from dopsd.core.types import Problem
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.tasks.common.answers import closed, score_by_rule
 from dopsd.tasks.common.asking import no_longer_than
 from dopsd.tasks.common.rows import RowTask, draw, named_apart, split_of, stream
@@ -23,10 +22,10 @@ from dopsd.tasks.countdown.arithmetic import (
     numbers,
     problem_from,
     prompt_of,
+    solve,
     value,
     working,
 )
-from dopsd.tasks.countdown.solver import solve
 
 if TYPE_CHECKING:
     import random

@@ -7,8 +7,7 @@ import json
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.tasks.common.json_files import json_of
 from dopsd.tasks.common.sources import columns_found, encodable
 from dopsd.tasks.custom.answers import extract

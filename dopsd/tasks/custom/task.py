@@ -7,10 +7,9 @@ them.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import is_main_rank, log
 from dopsd.tasks.common.answers import UNKNOWN, score_by_rule
 from dopsd.tasks.common.asking import AskingTask, no_longer_than
@@ -19,14 +18,17 @@ from dopsd.tasks.common.sources import read_rows
 from dopsd.tasks.common.storage import DATA, as_lines
 from dopsd.tasks.custom.answers import extract
 from dopsd.tasks.custom.rows import SCORED_BY, RowReader, as_text
-from dopsd.tasks.custom.verifiers.registry import make_verifier
+from dopsd.tasks.custom.verifiers.command import command, mathematics
+from dopsd.tasks.custom.verifiers.json_schema import JsonSchema
+from dopsd.tasks.custom.verifiers.texts import Choice, Exact, Number, Pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from dopsd.core.types import Problem, Score
     from dopsd.tasks.common.sources import Row
     from dopsd.tasks.custom.config import CustomTaskConfig
+    from dopsd.tasks.custom.verifiers.config import VerifierConfig
 
 SHOWN = 3  # faulty rows to name; the others are counted
 SPLITS = ("test", "validation", "train")  # a row of two splits stays in the first of these
@@ -220,3 +222,34 @@ def _differs(task: CustomTask, split: str, prepared: Path) -> bool:
         return as_lines(task.build()[split]) != prepared.read_text(encoding="utf-8")
     except (DopsdError, UnicodeDecodeError):  # prepare or the reader names the fault
         return True
+
+
+class Verifier(Protocol):
+    """Scores an answer against a problem's own."""
+
+    def fault(self, answer: str) -> str | None:
+        """Return what a row's answer should be; None if it is sound."""
+
+    def score(self, problem: Problem, answer: str) -> float:
+        """Return the score of an answer that was found in a generation, from 0 to 1."""
+
+
+MAKERS: dict[str, Callable[[str, Any], Verifier]] = {
+    "exact": lambda _, config: Exact(config),
+    "number": lambda _, config: Number(config),
+    "choice": lambda _, config: Choice(config),
+    "regex": lambda _, config: Pattern(config),
+    "math": mathematics,
+    "json_schema": JsonSchema,
+    "command": command,
+}
+
+
+def make_verifier(key: str, config: VerifierConfig) -> Verifier:
+    """Return the verifier of a section.
+
+    Args:
+        key: the section's key in params.yaml, for messages.
+        config: the section.
+    """
+    return MAKERS[config.type](key, config)

@@ -10,8 +10,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.tasks.common.answers import (
     BOX,
     UNKNOWN,

@@ -9,8 +9,7 @@ import itertools
 from functools import cache
 from typing import TYPE_CHECKING
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.types import Cell, Problem
 
 if TYPE_CHECKING:

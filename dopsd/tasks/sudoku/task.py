@@ -11,8 +11,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.types import Cell, Problem, Score
 from dopsd.tasks.common.answers import closed, score_by_rule
 from dopsd.tasks.common.asking import AskingTask, no_longer_than

@@ -11,8 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import BASES, ORIGIN

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from dopsd.algorithms.common.batch import MaskedTexts
 from dopsd.algorithms.common.losses import masked_diffusion_loss
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import WORK
 from dopsd.core.fingerprint import fingerprint
 from dopsd.core.progress import Progress, log

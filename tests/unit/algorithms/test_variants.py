@@ -9,8 +9,7 @@ import re
 import pytest
 from conftest import write_params
 
-from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.algorithms.variants import how, label, variant_of, variants_of
+from dopsd.algorithms.registry import ALGORITHMS, how, label, variant_of, variants_of
 from dopsd.cli.main import main
 
 CJ_GRPO = {"shrink": 1, "kl_to": "base", "kl_reduction": "mean"}

@@ -29,10 +29,10 @@ from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.core.files import write_json
 from dopsd.core.paths import RunKey
-from dopsd.core.percent import gap, percent, within
+from dopsd.core.statistics import gap, percent, within
 from dopsd.core.tables import read_table
-from dopsd.pipeline import repeat
-from dopsd.pipeline.run_report import _shared_solutions, gather, refresh
+from dopsd.pipeline.results import repeat
+from dopsd.pipeline.results.run_report import _shared_solutions, gather, refresh
 from dopsd.training.machine import MACHINE
 
 KEY = RunKey("sudoku", "d_opsd", 0)
@@ -336,7 +336,7 @@ def test_a_run_whose_data_is_not_here_has_a_page_that_says_so(finished):
 def test_the_code_of_a_page_includes_what_draws_and_formats_it(monkeypatch, tmp_path):
     before = page.digest_of({})
     names = {path.name for path in page.code_files()}
-    assert {"figures.py", "tables.py", "palette.py", "percent.py", "style.css"} <= names
+    assert {"figures.py", "tables.py", "palette.py", "statistics.py", "style.css"} <= names
     changed = tmp_path / "palette.py"
     changed.write_text("PALETTE = ()")
     rest = [path for path in page.code_files() if path.name != changed.name]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dopsd.algorithms.common.metrics import DISTILLATION
+from dopsd.algorithms.d_opsd.config import METRICS as DISTILLATION
 from dopsd.analysis.figures import AGREEMENT, LABELS, SHARES
-from dopsd.training.metrics import TRAINING
+from dopsd.tracking.glossary import TRAINING
 
 
 def test_every_name_in_a_figure_is_a_metric_with_that_unit():

@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT
 
 from dopsd.cli.main import main
-from dopsd.cli.overview import commands
+from dopsd.cli.parser import commands
 
 COMPLETE = """
 source completion.bash

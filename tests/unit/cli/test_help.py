@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from dopsd.cli.main import build_parser, main
-from dopsd.cli.overview import commands as listed_commands
+from dopsd.cli.parser import commands as listed_commands
 
 HIDDEN = {"follow"}  # training starts it
 

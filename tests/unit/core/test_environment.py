@@ -29,7 +29,7 @@ from dopsd.core import environment
 from dopsd.core.environment import MEETING, MPI, RANKED, bypass_proxies, refuse_leftovers
 from dopsd.core.errors import DopsdError
 from dopsd.distributed import accelerate_group
-from dopsd.pipeline.checks import machine
+from dopsd.pipeline.doctor import machine
 from flows import runs
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dopsd.core.percent import gap, percent, points, within
+from dopsd.core.statistics import gap, percent, points, within
 
 
 def test_shares_and_differences_as_text():

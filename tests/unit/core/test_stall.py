@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dopsd.core.progress import Progress, stalled_after
-from dopsd.pipeline.run_view import stage_progress
+from dopsd.pipeline.run.view import stage_progress
 
 
 def test_ten_times_the_median_but_not_before_a_minute_nor_twice_the_longest_step():

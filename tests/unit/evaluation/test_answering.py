@@ -17,7 +17,7 @@ from dopsd.config.loading import load_params
 from dopsd.core.errors import DopsdError
 from dopsd.core.progress import Progress
 from dopsd.evaluation import generate
-from dopsd.pipeline import evaluate_checkpoint
+from dopsd.pipeline.checkpoints import evaluate as evaluate_checkpoint
 from dopsd.tasks.registry import TASKS
 from dopsd.tracking.glossary import own_metrics
 

@@ -19,7 +19,7 @@ from prefect.utilities.schema_tools.validation import ValidationError, validate
 
 from dopsd.config import params_file, profiles
 from dopsd.core.errors import DopsdError
-from dopsd.pipeline.run_request import RunRequest
+from dopsd.pipeline.run.request import RunRequest
 from flows import stages
 from flows.running import CommandFailed, failed
 

@@ -23,12 +23,11 @@ from prefect.utilities.importtools import import_object
 
 from dopsd.config import profiles
 from dopsd.config.tasks import AlgorithmsConfig, TasksConfig
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.paths import RunKey
-from dopsd.pipeline import run_request
-from dopsd.pipeline.local_run import run_here
-from dopsd.pipeline.run_request import RunRequest
+from dopsd.pipeline.run import request as run_request
+from dopsd.pipeline.run.local import run_here
+from dopsd.pipeline.run.request import RunRequest
 from flows import checkpoint_evals, running, settings, stages
 from flows import compare as comparing
 from flows import train as training

@@ -23,8 +23,8 @@ from dopsd.config.profiles import AS_IT_STANDS
 from dopsd.core.errors import DopsdError
 from dopsd.core.fingerprint import checkout_digest
 from dopsd.core.paths import RunKey
-from dopsd.pipeline import run_request
-from dopsd.pipeline.run_request import PARAMS, RunRequest
+from dopsd.pipeline.run import request as run_request
+from dopsd.pipeline.run.request import PARAMS, RunRequest
 from flows import compare, machines, train
 from flows.machines import Cell, Cells
 

@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 
 from prefect.client.schemas.objects import Artifact, State, StateType, TaskRun
 
-from dopsd.pipeline import run_view
-from flows.run_state import accuracy_of, stages_of
+from dopsd.pipeline.run import view as run_view
+from flows.watching import accuracy_of, stages_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 KEY = "sudoku/d_opsd/0"

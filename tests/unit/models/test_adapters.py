@@ -33,7 +33,7 @@ from dopsd.models.lora import (
     load_adapter,
     save_config,
 )
-from dopsd.pipeline.export import export
+from dopsd.pipeline.checkpoints.export import export
 
 LORA = AdapterConfig(r=2, alpha=4, dropout=0.0, targets=["ff_out", "q_proj"])
 IDS = torch.randint(2, 20, (2, 9), generator=torch.Generator().manual_seed(1))

@@ -11,8 +11,7 @@ import pytest
 from conftest import ROOT
 
 from dopsd.cli.main import main
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 
 # Released codes: add lines, and never change one.
 DIGEST = "85a64809e424ea2f"  # of all names and numbers

@@ -11,7 +11,7 @@ from error_reference import examples
 
 from dopsd.cli.explain import groups
 from dopsd.cli.main import main
-from dopsd.core.error_codes import Code
+from dopsd.core.errors import Code
 
 ANSWER = '{"question": "1 + 1?", "ground_truth": 2, "generation": "<answer>2</answer>"}\n'
 FOLDER = "/home/me/project"  # the working directory, as the page shows it

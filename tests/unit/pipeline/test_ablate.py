@@ -17,7 +17,7 @@ from dopsd.config.loading import checked
 from dopsd.config.params import Params
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
-from dopsd.pipeline import ablate
+from dopsd.pipeline.results import ablate
 from dopsd.training.run_identity import scratch_folder
 
 VARIANTS = {

@@ -175,7 +175,7 @@ def test_an_estimate_names_layers_that_a_base_has_not(folder: Path, capsys):
 
 
 def test_an_estimate_for_a_cpu_measures_it(folder: Path, capsys, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("dopsd.pipeline.cost.cpu_speed", lambda: 1e12)
+    monkeypatch.setattr("dopsd.pipeline.estimate.cpu_speed", lambda: 1e12)
     small = ["--profile", "a2d-0.6b-sudoku", "--preset", "small", "--hardware", "cpu"]
     assert main(["estimate", *small]) == 0
     shown = capsys.readouterr().out

@@ -13,9 +13,10 @@ from conftest import write_params
 from dopsd.config.loading import load_params
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
-from dopsd.models.run_checkpoints import copy_checkpoint, run_checkpoints
-from dopsd.pipeline import disk_model, dvc
-from dopsd.pipeline.pruning import remove_unwanted
+from dopsd.models.adapter_files import copy_checkpoint, run_checkpoints
+from dopsd.pipeline import disk_model
+from dopsd.pipeline.dvc import command as dvc
+from dopsd.pipeline.dvc.pruning import remove_unwanted
 from dopsd.pipeline.stages import select
 
 RUN, SCRATCH = Path("runs/sudoku/d_opsd/0"), Path("work/train-1-2")

@@ -13,14 +13,13 @@ import pytest
 from cells import finished, trained_with
 from conftest import small_params
 
-from dopsd.analysis.config import CompareConfig
 from dopsd.analysis.results import COSTS, Finished, paired_over_seeds
 from dopsd.cli.main import main
-from dopsd.config.params import Params
+from dopsd.config.params import CompareConfig, Params
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
 from dopsd.core.tables import write_table
-from dopsd.pipeline import compare
+from dopsd.pipeline.results import compare
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from conftest import small_params, write_params
 
 from dopsd.cli.main import main
 from dopsd.config.params import Params
-from dopsd.pipeline.checks import card, machine, services
+from dopsd.pipeline.doctor import card, machine, services
 
 
 @pytest.fixture(autouse=True)

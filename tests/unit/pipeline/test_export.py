@@ -21,7 +21,7 @@ from dopsd.models.lora import adapter_tensors, load_adapter, save_config
 from dopsd.models.memory import held, is_measurable, peak
 from dopsd.models.merged_files import adapted_layers
 from dopsd.models.text import build_tokenizer
-from dopsd.pipeline import export
+from dopsd.pipeline.checkpoints import export
 
 LORA = AdapterConfig(r=2, alpha=4, dropout=0.0, targets=["ff_out", "q_proj"])
 CPU = torch.device("cpu")

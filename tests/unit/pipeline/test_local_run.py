@@ -11,9 +11,9 @@ import pytest
 from conftest import write_params
 
 from dopsd.config.loading import load_params
-from dopsd.pipeline import local_run
-from dopsd.pipeline.local_run import Command, LocalRun
-from dopsd.pipeline.run_view import Display, newest_accuracy
+from dopsd.pipeline.run import local as local_run
+from dopsd.pipeline.run.local import Command, LocalRun
+from dopsd.pipeline.run.view import Display, newest_accuracy
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from dopsd.core import registry
 from dopsd.core.errors import DopsdError
 from dopsd.core.fingerprint import recipe
 from dopsd.core.registry import Registry
+from dopsd.pipeline.dvc.writer_lock import WriterLock
 from dopsd.pipeline.recipes import FILE, recipes, write_recipes
-from dopsd.pipeline.writer_lock import WriterLock
 from dopsd.tasks.registry import TASKS
 
 

@@ -11,7 +11,7 @@ from conftest import ROOT, write_params
 from dopsd.config.loading import load_params, read_yaml
 from dopsd.config.profiles import AS_IT_STANDS
 from dopsd.core.errors import DopsdError
-from dopsd.pipeline.run_request import PARAMS, RunRequest, check, parsed, write
+from dopsd.pipeline.run.request import PARAMS, RunRequest, check, parsed, write
 
 
 def asked(**overrides: object) -> RunRequest:

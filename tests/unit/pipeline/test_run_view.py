@@ -13,8 +13,8 @@ from rich.console import Console
 
 from dopsd.config.loading import load_params
 from dopsd.core.paths import RunKey
-from dopsd.pipeline import run_view
-from dopsd.pipeline.run_view import (
+from dopsd.pipeline.run import view as run_view
+from dopsd.pipeline.run.view import (
     Display,
     RunView,
     Stage,

@@ -25,8 +25,8 @@ from dopsd.config.params import Params
 from dopsd.core.files import write_json
 from dopsd.core.paths import RunKey
 from dopsd.core.tables import read_table
-from dopsd.pipeline import compare
-from dopsd.pipeline.run_report import gather
+from dopsd.pipeline.results import compare
+from dopsd.pipeline.results.run_report import gather
 from dopsd.pipeline.stages import evaluate
 
 WEIGHTS = save({"w": torch.ones(1)})

@@ -176,9 +176,9 @@ def test_a_profile_keeps_the_tasks_of_the_file(project: Path):
 
 def test_a_run_of_a_profile_keeps_the_tasks_and_says_how_to_repeat_it(project: Path):
     from dopsd.core.paths import RunKey
-    from dopsd.pipeline.repeat import as_text, nearest_profile, rows
-    from dopsd.pipeline.run_report import _files
-    from dopsd.pipeline.run_request import RunRequest, check
+    from dopsd.pipeline.results.repeat import as_text, nearest_profile, rows
+    from dopsd.pipeline.results.run_report import _files
+    from dopsd.pipeline.run.request import RunRequest, check
 
     begin(project)
     (project / "base/sudoku").mkdir(parents=True, exist_ok=True)
@@ -372,11 +372,11 @@ def test_an_unknown_task_lists_those_of_the_file(project: Path, capsys):
 
 
 def test_estimates_and_rehearsals_know_sizes_without_published_figures(project: Path):
-    from dopsd.pipeline.task_sizes import facts, problems
+    from dopsd.pipeline.estimate import Facts, facts_of, problems
 
     begin(project)
     settings = load_params()
-    assert facts(settings, "sums") == {"attempts": 3.0, "is_measured": False, "test": 2}
+    assert facts_of(settings, "sums") == Facts(attempts=3.0, is_measured=False, test=2)
     raw = small_params(data__sums=SECTION | {"test": {"path": "data/external/rows.csv"}})
     (project / "params.yaml").write_text(yaml.safe_dump(raw))
     assert problems(load_params(), "sums", "test") == 256

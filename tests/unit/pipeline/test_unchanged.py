@@ -14,7 +14,7 @@ from conftest import ROOT, write_params
 from dopsd.config.loading import load_params
 from dopsd.core.environment import DVC_STAGE
 from dopsd.core.errors import DopsdError
-from dopsd.pipeline.unchanged import unchanged
+from dopsd.pipeline.recipes import unchanged
 
 PIPELINE = """
 stages:

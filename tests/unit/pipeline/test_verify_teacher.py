@@ -18,7 +18,7 @@ from dopsd.cli.main import main
 from dopsd.core.types import Problem, Rollout, Score
 from dopsd.models.text import ChatText, build_tokenizer
 from dopsd.pipeline.stages import verify_teacher
-from dopsd.rollout.answer_hints import answer_hints, hints
+from dopsd.rollout.answer_span import answer_hints, hints
 from dopsd.tasks.registry import load_task
 from dopsd.tasks.sudoku.config import SudokuConfig
 

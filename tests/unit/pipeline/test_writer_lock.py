@@ -18,9 +18,9 @@ import psutil
 import pytest
 from conftest import ROOT
 
-from dopsd.pipeline import writer_lock
-from dopsd.pipeline.dvc_files import RWLOCK, forget_the_dead
-from dopsd.pipeline.writer_lock import LOCK, WriterLock
+from dopsd.pipeline.dvc import writer_lock
+from dopsd.pipeline.dvc.command import RWLOCK, forget_the_dead
+from dopsd.pipeline.dvc.writer_lock import LOCK, WriterLock
 
 STAGE = """
 import pathlib, signal, sys, time
@@ -347,8 +347,8 @@ def test_a_lease_of_another_machine_is_respected_until_it_ends(folder):
 def test_of_many_that_wait_for_a_stale_lock_one_at_a_time_gets_it(folder):
     lease_of_another_machine(-11)
     code = (
-        "import time\nfrom dopsd.pipeline.writer_lock import WriterLock\nfor _ in range(3):\n   "
-        " with WriterLock('repro'), open('work/order', 'a') as order:\n        print('in',"
+        "import time\nfrom dopsd.pipeline.dvc.writer_lock import WriterLock\nfor _ in range(3):\n"
+        "    with WriterLock('repro'), open('work/order', 'a') as order:\n        print('in',"
         " file=order, flush=True); time.sleep(0.05); print('out', file=order, flush=True)\n"
     )
     waiting = [

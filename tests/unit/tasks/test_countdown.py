@@ -16,9 +16,8 @@ from texts import garbage, needs_golden, published_mean
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.common.sources import Row
-from dopsd.tasks.countdown.arithmetic import ALL, extract, habit, problem_from, value
+from dopsd.tasks.countdown.arithmetic import ALL, extract, habit, problem_from, solve, value
 from dopsd.tasks.countdown.config import CountdownConfig
-from dopsd.tasks.countdown.solver import solve
 from dopsd.tasks.countdown.task import Countdown
 
 TASK = Countdown(CountdownConfig())

@@ -12,8 +12,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.types import Problem
 from dopsd.tasks.common.sources import Row
 from dopsd.tasks.math500.config import Math500Config
-from dopsd.tasks.math500.latex import is_same, normal
-from dopsd.tasks.math500.task import Math500, extract, extract_strict
+from dopsd.tasks.math500.task import Math500, extract, extract_strict, is_same, normal
 
 TASK = Math500(Math500Config())
 PROBLEM = Problem("p", "What is it?", r"\frac{1}{2}")

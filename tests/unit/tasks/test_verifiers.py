@@ -14,8 +14,8 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.types import Problem
 from dopsd.tasks.custom.answers import extract, written
 from dopsd.tasks.custom.config import AnswerFormat
+from dopsd.tasks.custom.task import Verifier, make_verifier
 from dopsd.tasks.custom.verifiers.config import NumberConfig, VerifierConfig
-from dopsd.tasks.custom.verifiers.registry import Verifier, make_verifier
 from dopsd.tasks.custom.verifiers.texts import Number
 
 SECTION: TypeAdapter[Any] = TypeAdapter(VerifierConfig)

@@ -13,7 +13,7 @@ from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.analysis.results import Finished
 from dopsd.config.loading import load_params
 from dopsd.core.tables import read_log, read_table
-from dopsd.pipeline import ablate, comparison
+from dopsd.pipeline.results import ablate, comparison
 from dopsd.tasks.registry import TASKS
 from dopsd.tracking.glossary import TABLES, own_metrics
 from dopsd.tracking.publish_run import _best_metrics

@@ -10,7 +10,7 @@ import pytest
 from conftest import write_params
 
 from dopsd.config.loading import load_params
-from dopsd.tracking.identity import identity
+from dopsd.tracking.log_uploader import identity
 from dopsd.tracking.model_card import Origin, card, description
 
 PAIRED = Path("runs/sudoku/d_opsd/0/test/paired.json")

@@ -33,7 +33,7 @@ from dopsd.tracking.client import (
     whole_rows,
 )
 from dopsd.tracking.glossary import own_metrics
-from dopsd.tracking.identity import identity
+from dopsd.tracking.log_uploader import identity
 from dopsd.tracking.model_registry import promote_champion
 from dopsd.training.run_identity import scratch_folder
 

@@ -22,7 +22,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.models.checkpoint_files import INDEX
 from dopsd.serving.loader import _load_pyfunc
 from dopsd.tracking.client import tracking_uri
-from dopsd.tracking.identity import identity
+from dopsd.tracking.log_uploader import identity
 
 BEST, PUZZLE = Path("runs/sudoku/d_opsd/0/best"), "0410020420430020"
 IDS = torch.arange(5, 21)[None]

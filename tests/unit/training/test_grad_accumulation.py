@@ -13,8 +13,7 @@ from dopsd.algorithms.common.base import LossOutput
 from dopsd.algorithms.common.batch import Batch
 from dopsd.core.errors import DopsdError
 from dopsd.core.metrics import MetricSums
-from dopsd.distributed.process_group import SingleProcess
-from dopsd.distributed.uneven_forwards import UnevenForwards
+from dopsd.distributed.process_group import SingleProcess, UnevenForwards
 from dopsd.models import memory
 from dopsd.training.config import AUTO, TrainConfig
 from dopsd.training.grad_accumulation import MOST, MicroBatches, Probe, fitting

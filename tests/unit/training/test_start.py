@@ -14,17 +14,16 @@ from toy_runs import assert_continues_to_the_same_bytes
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.config.profiles import AS_IT_STANDS
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import sha256
 from dopsd.distributed.accelerate_group import all_processes
 from dopsd.models.adapter_files import ADAPTER, read_adapter
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.models.lora import load_adapter
-from dopsd.pipeline.checks.machine import starts
-from dopsd.pipeline.run_request import RunRequest, check
+from dopsd.pipeline.doctor.machine import starts
+from dopsd.pipeline.run.request import RunRequest, check
 from dopsd.tracking.client import connect, find_run
-from dopsd.tracking.identity import identity
+from dopsd.tracking.log_uploader import identity
 from dopsd.training.run_identity import scratch_folder
 from dopsd.training.run_settings import RunSettings
 from dopsd.training.trainer import Trainer

@@ -19,8 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from dopsd.core.error_codes import Code
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.tasks.custom.verifiers import limits
 
 LONGEST_LINE = 2**20  # bytes of an answer

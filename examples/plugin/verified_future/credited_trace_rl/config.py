@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from dopsd.algorithms.common.config import Forwards
-from dopsd.algorithms.common.metrics import TRACE
+from dopsd.algorithms.trace_rl.config import METRICS as TRACE
 from dopsd.algorithms.trace_rl.config import TraceRlConfig
 from dopsd.core.metrics import Metric
 from dopsd.core.settings import Share

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from dopsd.algorithms.common.config import CROSS_ENTROPY_BYTES, DISTILLATION_BYTES, Forwards
-from dopsd.algorithms.common.metrics import DISTILLATION, TRACE
+from dopsd.algorithms.d_opsd.config import METRICS as DISTILLATION
+from dopsd.algorithms.trace_rl.config import METRICS as TRACE
 from dopsd.algorithms.trace_rl.config import TraceRlConfig
 from dopsd.core.metrics import Metric
 from dopsd.core.settings import Count, NonNegative, Positive, Share

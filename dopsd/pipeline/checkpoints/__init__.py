@@ -1,0 +1,1 @@
+"""One checkpoint: evaluate, export, upload."""

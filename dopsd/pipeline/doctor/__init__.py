@@ -1,0 +1,1 @@
+"""`dopsd doctor`: checks of this machine, its card and its servers."""

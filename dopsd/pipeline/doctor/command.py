@@ -1,0 +1,84 @@
+"""`dopsd doctor`: check this machine for what params.yaml needs, and say what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from dopsd.config import profiles
+from dopsd.config.loading import load_params
+from dopsd.config.params import Params
+from dopsd.core.errors import Code, DopsdError
+from dopsd.pipeline.doctor.card import card
+from dopsd.pipeline.doctor.machine import (
+    Finding,
+    commit,
+    disk,
+    gpus,
+    inputs,
+    kernels,
+    packages,
+    python,
+    starts,
+    user,
+)
+from dopsd.pipeline.doctor.services import hub, ports, prefect_server, remote, tracking_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+CHECKS: tuple[Callable[[Params], Iterator[Finding]], ...] = (
+    python,
+    packages,
+    gpus,
+    kernels,
+    card,
+    disk,
+    user,
+    commit,
+    ports,
+    tracking_server,
+    prefect_server,
+    remote,
+    hub,
+    inputs,
+    starts,
+)
+
+
+def settings(path: Path) -> tuple[Finding, Params]:
+    """Check and return the settings of params.yaml; if it has errors, return profile embedded."""
+    try:
+        return Finding("params", True, str(path)), load_params(path)
+    except DopsdError as error:
+        message = "; ".join(str(error).splitlines())
+        embedded = Params.model_validate(profiles.resolve(profiles.EMBEDDED))
+        return Finding(
+            "params", False, message, "fix params.yaml; the rows below assume profile embedded"
+        ), embedded
+
+
+def doctor(path: Path) -> None:
+    """Print a table of all checks.
+
+    Raises:
+        DopsdError: with exit code 1 if a check failed.
+    """
+    params_finding, params = settings(path)
+    findings = [params_finding, *(finding for check in CHECKS for finding in check(params))]
+    table = Table("", "check", "found", "what to do", box=SIMPLE)
+    for finding in findings:
+        table.add_row(
+            {True: "ok", None: "-", False: "NO"}[finding.is_fit],
+            finding.name,
+            finding.message,
+            finding.advice,
+        )
+    Console().print(table)
+    unfit = [finding.name for finding in findings if finding.is_fit is False]
+    if unfit:
+        raise DopsdError(f"doctor: not ready: {', '.join(unfit)}", 1, code=Code.NOT_READY)

@@ -1,0 +1,1 @@
+"""`dopsd repro` and what keeps DVC's workspace whole and small."""

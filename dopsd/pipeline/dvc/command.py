@@ -1,0 +1,281 @@
+"""`dopsd repro` and `dopsd commit`: DVC's commands of the same name, one writer per workspace.
+
+The first signal to this process (SIGINT, SIGTERM, SIGHUP, SIGUSR1) stops DVC's stage: training
+saves, DVC waits for it, and this process ends after both. Only a second Ctrl-C at a terminal, some
+seconds later, ends them without saving. Output and exit code are DVC's. DVC cannot ask questions
+here, so `commit` needs `--force` where DVC would ask.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dopsd.config import params_file
+from dopsd.config.loading import load_params
+from dopsd.config.profiles import HARDWARE, PRESET
+from dopsd.core.errors import Code, DopsdError
+from dopsd.core.extras import require
+from dopsd.core.files import ASIDE
+from dopsd.core.interrupts import MEANT, handling, is_at_terminal
+from dopsd.core.paths import BASES
+from dopsd.core.progress import log
+from dopsd.pipeline.dvc.patient import PARENT
+from dopsd.pipeline.recipes import FILE, PARAMS, write_recipes
+from dopsd.training.start import STARTS, remove_dead_links
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+    from dopsd.config.params import Params
+
+SHOWING = {"--dry", "-h", "--help"}  # options of `dvc repro` with which it runs nothing
+STOP_EVERY = 5.0  # seconds between two requests to stop; training ignores repetitions
+ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: orphans become this process' children
+
+
+def _params() -> Params | None:
+    """Return the settings; None where they cannot be read, which DVC's stages say better."""
+    with suppress(DopsdError):
+        return load_params()
+    return None
+
+
+def _add_sections() -> None:
+    """Add the sections that the matrix needs to params.yaml, without which DVC would stop."""
+    with suppress(DopsdError):
+        if params_file.missing(load_params()):
+            for line in params_file.params(None, PRESET, HARDWARE, [], PARAMS):
+                log(f"{PARAMS}: {line}")
+
+
+class Writing:
+    """Run DVC in a process group of its own, and pass signals on to it."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words, self.name = words, words[0]
+        self.process: subprocess.Popen[bytes] | None = None
+        self.stopped_at = 0.0
+
+    def run(self) -> int:
+        """Wait for the workspace, run DVC, wait for all its processes; return DVC's exit code."""
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1)
+        from dopsd.pipeline.dvc.writer_lock import WriterLock  # needs the extra `pipeline`
+
+        signal.signal(signal.SIGTSTP, self._go_on)
+        with handling(self._note), WriterLock(self.name, lost=self._lose):
+            forget_the_dead()
+            if FILE.name in Path("dvc.yaml").read_text(encoding="utf-8"):
+                write_recipes()
+                _add_sections()
+                for folder in (BASES, STARTS):  # dependencies, also where nothing is in them
+                    folder.mkdir(parents=True, exist_ok=True)
+                remove_dead_links()
+            params = _params() if self._is_whole else None
+            if params:
+                from dopsd.pipeline.disk_model import require_room  # slow to import
+
+                require_room(params)
+            status = self._run_dvc()
+            if status and not self.stopped_at and set_aside_damaged(self.name):
+                status = self._run_dvc()
+            if params and not status and not self.stopped_at:
+                from dopsd.pipeline.dvc.pruning import remove_unwanted  # slow to import
+
+                for run in params.runs:
+                    remove_unwanted(params, run.key)
+        return status if status >= 0 else 128 - status
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether DVC is asked to run all stages."""
+        options = {*self.words[1:]}
+        has_targets = any(not word.startswith("-") for word in options)
+        return self.name == "repro" and not has_targets and options.isdisjoint(SHOWING)
+
+    def _run_dvc(self) -> int:
+        """Run DVC, and return its exit code once all its processes have ended."""
+        command = [
+            sys.executable,
+            "-m",
+            "dopsd.pipeline.dvc.patient",
+            "--wait-for-lock",
+            *self.words,
+        ]
+        env = os.environ | {PARENT: str(os.getpid())}
+        self.process = process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, process_group=0, env=env
+        )
+        status = self._wait(process)
+        self._wait_for_orphans()
+        return status
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for DVC and return its exit code.
+
+        A request to stop is repeated, because DVC loses one that comes between two stages.
+        """
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(STOP_EVERY)
+            if self.stopped_at:
+                self.stop()
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        if self.process is None:
+            raise DopsdError(
+                f"{self.name}: {signal.Signals(number).name} before DVC started; nothing changed",
+                128 + number,
+                code=Code.INTERRUPTED,
+            )
+        if not self.stopped_at:
+            self.stopped_at = time.monotonic()
+            self.stop()
+        elif (
+            number == signal.SIGINT
+            and time.monotonic() - self.stopped_at >= MEANT
+            and is_at_terminal()
+        ):
+            self.stop(signal.SIGKILL)
+
+    def _lose(self) -> None:
+        """Stop, because another writer took over."""
+        self.stopped_at = self.stopped_at or time.monotonic()
+        self.stop()
+
+    def _go_on(self, *_: object) -> None:
+        """Ignore Ctrl-Z: a suspended writer would lose the workspace while its DVC goes on."""
+        log(f"{self.name}: not suspended; stop with Ctrl-C, and the same command continues")
+
+    def stop(self, number: int = signal.SIGINT) -> None:
+        """Signal DVC and its stage, as Ctrl-C does: DVC waits for its stage and starts no other."""
+        if self.process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def _wait_for_orphans(self) -> None:
+        """Wait for processes that a killed DVC or launcher left behind: they may still save."""
+        with suppress(ChildProcessError):
+            while True:
+                os.wait()
+
+
+def run(words: Sequence[str]) -> int:
+    """Run a DVC command as the workspace's one writer, and return DVC's exit code.
+
+    Args:
+        words: Command and arguments, such as `["repro", "--force", "train"]`.
+
+    Raises:
+        DopsdError: if DVC is not installed, or this folder has no dvc.yaml.
+    """
+    require(words[0], "dvc")
+    if not Path("dvc.yaml").is_file():
+        raise DopsdError(
+            f"{words[0]}: dvc.yaml: no such file; run this in the project's folder",
+            code=Code.NOT_A_PROJECT,
+        )
+    return Writing(words).run()
+
+
+RWLOCK = Path(".dvc/tmp/rwlock")  # DVC's list of processes that read and write each path
+LOCKFILE = Path("dvc.lock")
+
+
+def forget_the_dead() -> None:
+    """Remove DVC's list of processes, unless one of them is a DVC that runs here.
+
+    On another machine the id of a killed DVC may belong to a process that DVC would wait for. DVC
+    also refuses to run with a list that was cut off.
+    """
+    from dopsd.pipeline.dvc.writer_lock import is_running
+
+    if RWLOCK.is_file():
+        numbers = re.findall(r'"pid": (\d+)', RWLOCK.read_text(encoding="utf-8"))
+        if not any(is_running(int(number), "dvc") for number in numbers):
+            RWLOCK.unlink()
+
+
+def set_aside_damaged(name: str) -> bool:
+    """Move a dvc.lock that was cut off to work/aside, and clean DVC's run cache.
+
+    DVC then finds the results of each stage in its run cache. There it fails at a folder without
+    entries, which a kill leaves before the first entry is written.
+
+    Args:
+        name: Command that messages name.
+
+    Returns:
+        Whether there was any damage, so that another run can succeed.
+    """
+    from dvc.repo import Repo
+
+    is_any = LOCKFILE.is_file() and not _is_lockfile(LOCKFILE.read_bytes())
+    if is_any:
+        ASIDE.mkdir(parents=True, exist_ok=True)
+        shutil.move(LOCKFILE, ASIDE / LOCKFILE.name)
+        log(f"{name}: {LOCKFILE} was cut off; moved to {ASIDE}, running again with DVC's run cache")
+    for folder in Path(Repo().stage_cache.cache_dir).glob("??/*"):
+        if not any(folder.iterdir()):
+            folder.rmdir()
+            is_any = True
+    return is_any
+
+
+def _is_lockfile(content: bytes) -> bool:
+    """Tell whether DVC can read a dvc.lock, or the marks of a git merge are in it."""
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+    from voluptuous import Invalid
+
+    try:
+        COMPILED_LOCKFILE_SCHEMA(YAML(typ="safe").load(content))
+    except (YAMLError, Invalid, ValueError):
+        return b"<<<<<<<" in content
+    return True
+
+
+def remote_problem(folder: Path) -> str:
+    """Return why DVC's default remote cannot share results; empty if it can.
+
+    Args:
+        folder: The workspace.
+    """
+    name = _config(folder, "core.remote")
+    if not name:
+        return (
+            "DVC has no default remote here, so results could not reach the other machines; run"
+            " `dvc remote add --local --default store ADDRESS` with an address that all share"
+        )
+    address = _config(folder, f"remote.{name}.url")
+    if address.startswith(("http://", "https://")):
+        return (
+            f"DVC's default remote {name} is {address}, and DVC shares results by their settings"
+            " (its run cache) at no http address; use a shared folder, S3 or ssh"
+        )
+    return ""
+
+
+def _config(folder: Path, key: str) -> str:
+    process = subprocess.run(
+        [sys.executable, "-m", "dvc", "config", key],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        encoding="utf-8",
+    )
+    return process.stdout.strip()

@@ -1,0 +1,1 @@
+"""Finished runs side by side: comparisons, ablations and reports."""

@@ -1,0 +1,1 @@
+"""`dopsd run`: what was asked for, the view, and the run without Prefect."""
