@@ -1,6 +1,6 @@
 """Change lines of losses, sampler, scorers and resuming at random: do the tests see it?
 
-    python tests/mutate.py [--lines 60] [--seed 0] [--room losses]
+    python tests/code_mutations.py [--lines 60] [--seed 0] [--room losses]
 
 Each change turns one operator, number or word of code into another (+ into -, < into <=, 2 into 3,
 and into or), in a copy of the checkout, and runs the tests of its room until the first failure. It
