@@ -39,7 +39,7 @@ def base(name: str, kit: Kit) -> tuple[DenoiserConfig, LlmPolicy]:
 def attempts_ahead(kit: Kit) -> Results:
     """Sample 32 problems until each is right, at most 8 times, with passes as they come and filled.
 
-    Two of five are right at first, as SmolLM2's of Countdown were, and then about a sixth each time.
+    Two of five are right at first, as with SmolLM2 on Countdown, then about a sixth each time.
     """
     _, policy = base(SMOLLM2, kit)
     count, length, steps = (4, 8, 4) if kit.is_toy else (32, 64, 32)
