@@ -213,11 +213,11 @@ def load_policy(
         choose_threads(sum(weight.numel() for weight in base.parameters()))
     policy = LlmPolicy(base, load_tokenizer(Path(model.path), base.config), lora, seed)
     if shard:
-        policy.forwards = spread(policy.core, target_device)
+        policy.forwards = shard_base(policy.core, target_device)
     return policy
 
 
-def spread(model: Denoiser, device: torch.device) -> LockstepForwards:
+def shard_base(model: Denoiser, device: torch.device) -> LockstepForwards:
     """Shard the frozen weights of each block over the processes.
 
     Args:
