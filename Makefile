@@ -5,10 +5,11 @@ export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: help demo demo-full test test-all toy bench load garbage lint types mlflow install up down \
+.PHONY: help demo demo-full test test-all coverage toy bench load garbage lint types mlflow install up down \
 	integration integration-compose integration-machines integration-network integration-slurm \
-	chaos cuda tournament every-method lowest newest gpu-versions nightly reference docs docs-serve gpu gpu-model gpu-pack
+	chaos code-mutations cuda tournament every-method lowest newest gpu-versions nightly reference docs docs-serve gpu gpu-model gpu-pack
 
+ALL = 'not integration and not compose and not machines and not network and not slurm and not nightly and not cuda'
 .DEFAULT_GOAL := help
 
 help: # say what each target does
@@ -37,8 +38,13 @@ test: install # unit tests and a few end-to-end tests
 	python -m pytest -n $(or $(WORKERS),2) --dist worksteal
 
 test-all: install # the tests of `make test` and those marked `full`
-	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m 'not integration and not compose and not machines and not network and not slurm and not nightly and not cuda' \
-		--cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
+	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m $(ALL)
+
+coverage: install # test-all, and at least 90% of the lines of dopsd/ run; half as long again
+	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m $(ALL) --cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
+
+code-mutations: install # change lines of losses, sampler, scorers and resuming at random: do the tests see it? LINES=60
+	python tests/code_mutations.py --lines $(or $(LINES),60) --seed $(or $(SEED),0)
 
 lowest newest: # the tests of `make test` with the lowest, or the newest, versions that pyproject.toml allows
 	PYTHON=$(PYTHON) WORKERS=$(or $(WORKERS),2) .ci/versions $@
@@ -49,7 +55,7 @@ gpu-versions: # tests of models, rollout, algorithms, training and GPUs with the
 every-method: install # every method on every task; BY=dvc or BY=deployment: by one entry point; about an hour
 	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m nightly $(if $(BY),-k $(BY))
 
-nightly: every-method lowest newest
+nightly: coverage every-method lowest newest
 
 toy: install
 	python tests/toy_project.py
