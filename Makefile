@@ -40,7 +40,7 @@ test: install # unit tests and a few end-to-end tests
 test-all: install # the tests of `make test` and those marked `full`
 	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m $(ALL)
 
-coverage: install # test-all, and at least 90% of the lines of dopsd/ run; half as long again
+coverage: install # test-all, and at least 90% of the lines of dopsd/ run
 	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m $(ALL) --cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
 
 code-mutations: install # change lines of losses, sampler, scorers and resuming at random: do the tests see it? LINES=60
