@@ -139,11 +139,11 @@ def state_of(folder: Path) -> Path:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Every file of runs and reports, and what dvc.lock says of the outs of each stage."""
+    """Every file of runs and reports but pages, in which ids are random."""
     found = {}
     for top in ("runs", "reports"):
         for path in sorted((folder / top).rglob("*")):
-            if path.is_file():
+            if path.is_file() and path.suffix != ".html":
                 found[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
 

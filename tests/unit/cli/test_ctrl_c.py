@@ -49,8 +49,6 @@ def interrupted_at(module: str, *words: str) -> tuple[int, str]:
         ("difflib", ["summary"]),  # the first module after the handler is in place
         ("datetime", ["--help"]),  # within pydantic's extension, which panics at an exception
         ("pydantic", ["summary"]),
-        ("dopsd.config.params", ["summary"]),
-        ("rich.console", ["summary"]),
         ("torch._C", ["sample"]),
         ("torch.nn.functional", ["train"]),
         ("accelerate.utils.imports", ["train"]),

@@ -49,19 +49,8 @@ def test_two_files_give_a_line_each_and_one_for_all(capsys: pytest.CaptureFixtur
 
 
 def test_the_strict_rule_can_be_asked_for(capsys: pytest.CaptureFixture):
-    assert (
-        main(
-            [
-                "score",
-                "--task",
-                "gsm8k",
-                "--scoring",
-                "strict",
-                write("a.jsonl", RIGHT, r"\boxed{4}"),
-            ]
-        )
-        == 0
-    )
+    file = write("a.jsonl", RIGHT, r"\boxed{4}")
+    assert main(["score", "--task", "gsm8k", "--scoring", "strict", file]) == 0
     shown = capsys.readouterr().out
     assert (
         "strict rule" in shown and "50.000" in shown and "published %" in shown and "100.0" in shown
@@ -84,19 +73,8 @@ def test_graded_scores_show_partial_ones_and_valid_grids(capsys: pytest.CaptureF
 
 
 def test_verdicts_are_a_line_a_generation_and_leave_no_half_file():
-    assert (
-        main(
-            [
-                "score",
-                "--task",
-                "gsm8k",
-                "--verdicts",
-                "out/v.jsonl",
-                write("a.jsonl", "\n", r"\boxed{4}"),
-            ]
-        )
-        == 0
-    )
+    file = write("a.jsonl", "\n", r"\boxed{4}")
+    assert main(["score", "--task", "gsm8k", "--verdicts", "out/v.jsonl", file]) == 0
     lines = [json.loads(line) for line in Path("out/v.jsonl").read_text().splitlines()]
     assert lines[0]["answer"] is None
     scores = {"score": 1.0, "published": 1.0, "strict": 0.0}
@@ -205,18 +183,11 @@ def test_a_malformed_file_is_one_line_and_nothing_is_written(
     name, content, expected, capsys: pytest.CaptureFixture
 ):
     Path(name).write_text(content)
-    assert (
-        main(
-            ["score", "--task", "gsm8k", "--verdicts", "v.jsonl", write("good.jsonl", RIGHT), name]
-        )
-        == 2
-    )
+    words = ["score", "--task", "gsm8k", "--verdicts", "v.jsonl"]
+    assert main([*words, write("good.jsonl", RIGHT), name]) == 2
     streams = capsys.readouterr()
-    assert (
-        streams.err.startswith(f"dopsd: {expected}")
-        and streams.err.count("\n") == 1
-        and not streams.out
-    )
+    assert streams.err.startswith(f"dopsd: {expected}") and not streams.out
+    assert streams.err.count("\n") == 1
     assert not Path("v.jsonl").exists()
 
 

@@ -116,18 +116,8 @@ def staged(project, monkeypatch):
         )
         return stage
 
-    names = (
-        "prepare",
-        "pretrain",
-        "evaluate_base",
-        "train",
-        "evaluate_checkpoint",
-        "select",
-        "test",
-        "report",
-        "publish",
-    )
-    for name in names:
+    names = "prepare pretrain evaluate_base train evaluate_checkpoint select test report publish"
+    for name in names.split():
         monkeypatch.setattr(stages, name, note(name))
     monkeypatch.setattr(stages, "write_settings", lambda asked, _: run_request.write(asked))
     monkeypatch.setattr(stages, "is_up_to_date", lambda stage: False)
@@ -204,14 +194,6 @@ def test_what_to_do_with_other_code_reaches_the_training_stage_and_only_if_it_wa
     for answer in ("continue", "stop"):  # without a word the worker's own environment decides
         training.run_stages(RunRequest(profiles.AS_IT_STANDS), None, other_code=answer)
     assert found == [{"DOPSD_OTHER_CODE": "continue"}, {}]
-
-
-def test_training_on_every_gpu_leaves_none_to_evaluate_beside_it(staged, monkeypatch):
-    write_params()
-    monkeypatch.setattr(checkpoint_evals, "gpus", lambda: ["0"])
-    with pytest.raises(DopsdError, match="training uses all 1 GPUs"):
-        training.run_stages(RunRequest(profiles.AS_IT_STANDS), True)
-    assert staged[0] == []
 
 
 def test_each_profile_of_a_comparison_is_trained_and_all_are_compared(monkeypatch):

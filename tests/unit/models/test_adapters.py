@@ -344,25 +344,10 @@ def test_the_export_command(
     Path("params.yaml").write_text(yaml.safe_dump(small_params()))
     assert main(["export", "--adapter", str(adapter), "--out", "out"]) == 2
     assert "needs --merged" in capsys.readouterr().err
-    assert (
-        main(["export", "--merged", "--adapter", str(adapter), "--out", "out"]) == 0
-    )  # model.path is base/sudoku
+    words = ["export", "--merged", "--adapter", str(adapter)]
+    assert main([*words, "--out", "out"]) == 0  # model.path is base/sudoku
     shutil.move(base, tmp_path / "elsewhere")
-    assert (
-        main(
-            [
-                "export",
-                "--merged",
-                "--adapter",
-                str(adapter),
-                "--model",
-                "elsewhere",
-                "--out",
-                "again",
-            ]
-        )
-        == 0
-    )
+    assert main([*words, "--model", "elsewhere", "--out", "again"]) == 0
     names = sorted(p.name for p in Path("out").iterdir())
     assert names == sorted(p.name for p in Path("again").iterdir())
     assert all((Path("out") / n).read_bytes() == (Path("again") / n).read_bytes() for n in names)

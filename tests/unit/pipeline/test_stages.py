@@ -134,14 +134,6 @@ def test_a_tasks_own_section_model_is_checked(project, capsys, own, said):
     assert said in line
 
 
-def test_an_evaluation_is_computed_once(finished, monkeypatch):
-    from dopsd.evaluation import evaluator
-
-    monkeypatch.setattr(evaluator, "report", None)  # a second computation would fail
-    assert main(["evaluate"]) == 0
-    assert main(["evaluate_base"]) == 0
-
-
 def test_a_checkpoint_is_evaluated_alone_while_its_run_goes_on_and_then_only_collected(
     finished, monkeypatch, capsys
 ):
@@ -258,12 +250,6 @@ def test_an_answer_in_brackets_is_printed_as_it_is(project, capsys, monkeypatch)
     monkeypatch.setattr(Sudoku, "verify", lambda *_: Score("[/b] [red]", 0.0, False))
     assert main(["sample"]) == 0
     assert "answer [/b] [red]   score" in capsys.readouterr().out
-
-
-def test_a_model_folder_without_weights_is_reported(project, capsys):
-    write_params(model__path="nowhere")
-    assert main(["train"]) == 2
-    assert "model.path: no config.json in nowhere" in capsys.readouterr().err
 
 
 @pytest.fixture

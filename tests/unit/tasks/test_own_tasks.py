@@ -109,12 +109,6 @@ def test_a_cell_of_a_type_without_one_text_is_named_by_its_type(tmp_path: Path, 
         task(tmp_path / "a.parquet").build()
 
 
-def test_a_broken_line_of_json_names_its_number(tmp_path: Path):
-    (tmp_path / "a.jsonl").write_text('{"question": "q", "answer": 1}\n{"question": \n')
-    with pytest.raises(DopsdError, match=r"a\.jsonl:2: expected one JSON object per line"):
-        task(tmp_path / "a.jsonl").build()
-
-
 def test_held_out_rows_are_drawn_by_seed_and_no_question_is_in_two_splits(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ):

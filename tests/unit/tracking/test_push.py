@@ -79,17 +79,6 @@ def test_the_card_has_the_results_of_the_run_as_the_hub_reads_them(finished, hub
     assert str(Path.cwd()) not in card and str(Path.home()) not in card
 
 
-def test_the_card_names_the_commit_that_trained_the_run(finished, hub):
-    (machine,) = Path("work").glob("train-*/machine.json")
-    for commit, said in (("c0ffee+", "`c0ffee`, with changes that"), (None, "not recorded")):
-        parts = json.loads(machine.read_text())["parts"]
-        machine.write_text(json.dumps({"parts": [parts[0] | {"commit": commit}]}))
-        assert main(["push", REPO]) == 0
-        assert (
-            f"* code: {'git commit ' * bool(commit)}{said}" in hub.files(REPO)["README.md"].decode()
-        )
-
-
 def test_the_report_is_of_these_results_and_may_stay_at_home(finished, hub, capsys):
     PAGE.write_text("an old page")
     assert main(["push", REPO]) == 0

@@ -105,17 +105,6 @@ def test_a_measured_number_of_tokens_is_kept(project):
     assert (trainer.micro_batches.size, trainer.micro_batches.tokens) == (64, 700)
 
 
-def test_another_learning_rate_never_finds_the_old_checkpoints(project):
-    assert train() == 0
-    before = adapter_digests()
-    write_params(train__learning_rate=5e-4)
-    assert train() == 0
-    assert adapter_digests() != before
-    write_params()
-    assert train() == 0
-    assert adapter_digests() == before
-
-
 def test_only_the_two_newest_folders_keep_the_optimizer(project):
     write_params(train__updates=6)
     assert train() == 0
@@ -179,16 +168,6 @@ def test_a_full_disk_ends_in_one_line_and_leaves_no_half_checkpoint(project, mon
     assert [c.update for c in checkpoint.checkpoints(scratch)] == [2]
     assert not list(scratch.glob("*.tmp"))
     assert train() == 0
-
-
-def test_a_damaged_older_checkpoint_is_made_again_rather_than_missing(project, capsys):
-    write_params(train__updates=8)
-    assert train() == 0
-    whole = adapter_digests()
-    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
-    (scratch / "step-000002" / ADAPTER).write_bytes(b"gone")
-    assert train() == 0
-    assert adapter_digests() == whole and len(whole) == 4
 
 
 @pytest.mark.parametrize(("damaged", "kept"), [([2], 8), ([6, 8], 5)])
@@ -298,16 +277,6 @@ def test_targets_that_match_no_layer_are_refused_with_those_that_exist(project, 
     assert train() == 2
     said = capsys.readouterr().err
     assert "o_proj" in said and "attn_out" in said and "ff_proj" in said
-
-
-def test_clean_removes_only_other_settings(project):
-    assert train() == 0
-    write_params(train__learning_rate=5e-4)
-    assert train() == 0
-    assert main(["clean"]) == 0
-    assert list(Path("work").glob("train-*")) == [
-        scratch_folder(load_params().run("sudoku", "d_opsd", 0))
-    ]
 
 
 @pytest.mark.parametrize(
