@@ -41,19 +41,24 @@ def link_copy(path: Path, copy: Path) -> None:
         tmp.rename(copy)
 
 
-def write_json(path: Path, value: object, is_shared: bool = False) -> None:
-    """Write JSON to a temporary name, then rename, so that a reader never sees half a file.
+def write_atomically(path: Path, text: str, is_shared: bool = False) -> None:
+    """Write text to a temporary name, then rename, so that a reader never sees half a file.
 
     Args:
-        path: the file.
-        value: a JSON value.
+        path: the file; missing folders are made.
+        text: its content.
         is_shared: whether other processes may write the file at the same time.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # one name, where possible: a killed process leaves at most one file
     tmp = own_name(path) if is_shared else path.with_name(f".{path.name}.tmp")
-    tmp.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    tmp.write_text(text, encoding="utf-8")
     tmp.rename(path)
+
+
+def write_json(path: Path, value: object, is_shared: bool = False) -> None:
+    """Write a JSON value as `write_atomically` does."""
+    write_atomically(path, json.dumps(value, indent=1, sort_keys=True) + "\n", is_shared)
 
 
 def rewrite(path: Path, content: bytes) -> None:

@@ -6,7 +6,6 @@ that one file, the adapter or the index, identifies the weights of either kind.
 
 from __future__ import annotations
 
-import json
 import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -53,15 +52,6 @@ def identity(folder: Path) -> Path:
     return folder / (INDEX if has_all_weights(folder) else ADAPTER)
 
 
-def weight_names(folder: Path) -> list[str]:
-    """Return the names of a checkpoint's files of weights.
-
-    Raises:
-        DopsdError: if it has all weights, and the index lacks a shard's digest.
-    """
-    return sorted(shard_digests(folder)) if has_all_weights(folder) else [ADAPTER]
-
-
 def checkpoint_names(folder: Path) -> list[str]:
     """Return the names of all files that make a checkpoint: config first, then weights.
 
@@ -69,7 +59,7 @@ def checkpoint_names(folder: Path) -> list[str]:
         DopsdError: if it has all weights, and the index lacks a shard's digest.
     """
     if has_all_weights(folder):
-        return [MODEL_CONFIG, INDEX, *weight_names(folder)]
+        return [MODEL_CONFIG, INDEX, *sorted(shard_digests(folder))]
     return [ADAPTER_CONFIG, ADAPTER]
 
 
@@ -99,12 +89,9 @@ def read_adapter(folder: Path) -> dict[str, Tensor]:
     Raises:
         DopsdError: if the file is missing, or does not match its digest.
     """
-    if not (folder / ADAPTER).is_file():
-        raise DopsdError(
-            f"{folder}: no {ADAPTER}; name the folder of a checkpoint", code=Code.NO_ADAPTER
-        )
+    path = _file_of(folder, ADAPTER)
     check_sealed(folder, ADAPTER)
-    return load_tensors(folder / ADAPTER)
+    return load_tensors(path)
 
 
 def check_shards(folder: Path) -> None:
@@ -115,7 +102,7 @@ def check_shards(folder: Path) -> None:
     """
     check_sealed(folder, INDEX)
     for name, digest in shard_digests(folder).items():
-        _require(folder / name, digest)
+        require_digest(folder / name, digest)
 
 
 def check_sealed(folder: Path, name: str) -> None:
@@ -125,10 +112,15 @@ def check_sealed(folder: Path, name: str) -> None:
         DopsdError: if it does not match.
     """
     if (folder / DIGESTS).is_file():
-        _require(folder / name, read_digests(folder).get(name))
+        require_digest(folder / name, read_digests(folder).get(name))
 
 
-def _require(path: Path, digest: str | None) -> None:
+def require_digest(path: Path, digest: str | None) -> None:
+    """Refuse a file that is missing or does not match its digest.
+
+    Raises:
+        DopsdError: if it is, or does not.
+    """
     if not path.is_file() or sha256(path) != digest:
         raise DopsdError(
             f"{path}: does not match its digest; run `dvc checkout --force {path.parent}` to"
@@ -140,19 +132,12 @@ def _require(path: Path, digest: str | None) -> None:
 # filled with the names of the block list and of the layers: a head of the same name never matches
 TARGETS = r".*\.{}\.\d+\.({})"
 NESTED_TARGETS = r".*\.{}\.\d+\.\w+\.({})"  # of blocks that keep layers in parts: self_attn, mlp
-# every field of peft's LoraConfig is in one of these; a test compares them with the class
+# fields of peft's LoraConfig; all others change what is computed, and none of them may be set
 COMPUTED = ("peft_type", "r", "lora_alpha", "lora_dropout", "target_modules")
 HARMLESS = (  # they describe the file, or serve a field that is refused
     *("task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision"),
     *("inference_mode", "runtime_config", "megatron_core", "qalora_group_size", "loftq_config"),
     *("eva_config", "corda_config", "lora_ga_config", "ensure_weight_tying"),
-)
-REFUSED = (  # they change what is computed; none may be set, and no field that is unknown here
-    *("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "lora_bias"),
-    *("fan_in_fan_out", "bias", "init_lora_weights", "exclude_modules", "layers_to_transform"),
-    *("layers_pattern", "layer_replication", "megatron_config", "trainable_token_indices"),
-    *("target_parameters", "alora_invocation_tokens", "use_qalora", "use_bdlora", "arrow_config"),
-    *("velora_config", "kasa_config", "monteclora_config"),
 )
 UNSET: tuple[object, ...] = (None, False, "", [], {})
 ALLOWED = {  # values that leave the base as it is: not pissa, olora, corda, loftq, lora_ga
@@ -167,24 +152,20 @@ def read_config(folder: Path) -> dict[str, Any]:
     Raises:
         DopsdError: if the file is missing or damaged.
     """
-    path = folder / ADAPTER_CONFIG
-    if not path.is_file():  # reading a pipe or a device would never end
-        raise DopsdError(
-            f"{folder}: no {ADAPTER_CONFIG}; name the folder of a checkpoint", code=Code.NO_ADAPTER
-        )
+    path = _file_of(folder, ADAPTER_CONFIG)
     try:
-        settings = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
+        return parse_object(path.read_bytes(), path)
+    except DopsdError as error:
+        raise DopsdError(str(error), code=Code.ADAPTER_DAMAGED) from error
+
+
+def _file_of(folder: Path, name: str) -> Path:
+    """Return a file of an adapter, which is there: reading a pipe or a device would never end."""
+    if not (folder / name).is_file():
         raise DopsdError(
-            f"{path}: not valid JSON ({error}); restore the file from the source of the adapter",
-            code=Code.ADAPTER_DAMAGED,
-        ) from error
-    if not isinstance(settings, dict):
-        raise DopsdError(
-            f"{path}: expected a JSON object, found a {type(settings).__name__}; restore the file",
-            code=Code.ADAPTER_DAMAGED,
+            f"{folder}: no {name}; name the folder of a checkpoint", code=Code.NO_ADAPTER
         )
-    return settings
+    return folder / name
 
 
 def lora_of(folder: Path) -> AdapterConfig:
@@ -276,13 +257,9 @@ def check_shape(folder: Path, r: int, alpha: float, targets: list[str]) -> None:
 
 def _check_rank(rank: int, folder: Path) -> None:
     """Refuse a rank that the weights do not have, before memory is allocated for it."""
-    path = folder / ADAPTER
-    if not path.is_file():
-        raise DopsdError(
-            f"{folder}: no {ADAPTER}; name the folder of a checkpoint", code=Code.NO_ADAPTER
-        )
+    shapes = header(_file_of(folder, ADAPTER))
     mismatched = [
-        name for name, shape in header(path).items() if ".lora_A." in name and shape[:1] != (rank,)
+        name for name, shape in shapes.items() if ".lora_A." in name and shape[:1] != (rank,)
     ]
     if mismatched:
         raise DopsdError(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import split_torch_state_dict_into_shards
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import sha256
@@ -151,8 +151,6 @@ def header_dtypes(path: Path) -> dict[str, str]:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """Open a safetensors file, and say in one line where it is damaged."""
-    from safetensors import SafetensorError, safe_open
-
     try:
         with safe_open(path, framework="pt") as file:
             yield file

@@ -17,7 +17,7 @@ from dopsd.models.checkpoint_files import (
     check_folder,
     check_repeated,
     expected_shapes,
-    header,
+    header_dtypes,
     weight_files,
 )
 from dopsd.models.config import ModelConfig
@@ -181,14 +181,11 @@ def _described(config: DenoiserConfig) -> list[str]:
 
 
 def _weights(folder: Path, config: DenoiserConfig) -> list[str]:
-    from safetensors import safe_open
-
     check_folder(folder, config)
     check_repeated(folder, config)
     paths, dtypes = list(weight_files(folder)), Counter[str]()
     for path in paths:
-        with safe_open(path, "numpy") as file:
-            dtypes.update(file.get_slice(name).get_dtype() for name in header(path))
+        dtypes.update(header_dtypes(path).values())
     size = sum(path.stat().st_size for path in paths) / GIGA
     count = f"{len(paths)} file" + "s" * (len(paths) > 1)
     return [f"weights: {size:.3g} GB in {count}, {' and '.join(sorted(dtypes))}"]

@@ -78,8 +78,11 @@ def tracking_uri(configured: str | None) -> str:
 
 def local_port(service: str, default_port: int) -> int:
     """Return the port of a service that `make up` started in this folder, or the default port."""
-    services = json.loads(SERVICES.read_text(encoding="utf-8")) if SERVICES.is_file() else {}
-    return int(services.get(service, {}).get("port", default_port))
+    return int(_services().get(service, {}).get("port", default_port))
+
+
+def _services() -> dict[str, dict[str, Any]]:
+    return json.loads(SERVICES.read_text(encoding="utf-8")) if SERVICES.is_file() else {}
 
 
 def local_address(service: str) -> str:
@@ -88,7 +91,7 @@ def local_address(service: str) -> str:
     Args:
         service: prefect or mlflow.
     """
-    services = json.loads(SERVICES.read_text(encoding="utf-8")) if SERVICES.is_file() else {}
+    services = _services()
     entry = services.get(service, {})
     if entry.get("port"):
         return f"http://{entry.get('host', '127.0.0.1')}:{int(entry['port'])}"

@@ -17,7 +17,13 @@ import yaml
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import sha256
-from dopsd.models.adapter_files import DIGESTS, checkpoint_names, read_digests, shape_of
+from dopsd.models.adapter_files import (
+    DIGESTS,
+    checkpoint_names,
+    read_digests,
+    require_digest,
+    shape_of,
+)
 from dopsd.models.checkpoint_files import base_files
 from dopsd.tasks.registry import load_task
 
@@ -153,11 +159,6 @@ def require_sealed(folder: Path) -> dict[str, str]:
             code=Code.NO_ADAPTER,
         )
     for name in sealed:
-        if not (folder / name).is_file() or sha256(folder / name) != digests[name]:
-            raise DopsdError(
-                f"{folder / name}: missing, or does not match its digest; run `dvc checkout --force"
-                f" {folder}` to restore the file",
-                code=Code.ADAPTER_DAMAGED,
-            )
+        require_digest(folder / name, digests[name])
     shape_of(folder)
     return {name: digests[name] for name in sealed}

@@ -197,15 +197,14 @@ def _operations(upload: Upload, head: ModelInfo) -> list[Operation]:
 WIDEST = 200  # characters of the hub's own message
 REASONS = {  # status of the hub's answer: what to do
     400: "the hub refuses the request",
-    401: "the hub does not know the token; set HF_TOKEN, or run `hf auth login`",
+    401: f"the hub does not know the token; {LOGIN}",
     402: "the account's plan does not allow this upload",
     403: "the token may not write there; make one with write access at"
     " https://huggingface.co/settings/tokens",
     404: "no such repository or branch, or the token may not see it",
     413: "a file is too large, or the account's storage is full",
 }
-READING = {  # the same for a command that only reads
-    401: "the hub does not know the token; set HF_TOKEN, or run `hf auth login`",
+READING = {  # where it differs for a command that only reads
     403: "it asks for consent; accept its terms on its page, and set HF_TOKEN",
     404: "no folder and no repository of this name, or the token may not see it",
 }

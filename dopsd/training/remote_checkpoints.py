@@ -21,8 +21,7 @@ from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log
 from dopsd.models.adapter_files import DIGESTS, read_digests
 from dopsd.training import checkpoint
-from dopsd.training.checkpoint import KEPT_RESUMABLE, RESUMED, update_of
-from dopsd.training.resume import steps_of
+from dopsd.training.checkpoint import KEPT_RESUMABLE, RESUMED, folders, update_of
 from dopsd.training.run_identity import RECORD, record_of
 
 if TYPE_CHECKING:
@@ -248,7 +247,7 @@ def fetch(remote: str | None, scratch: Path) -> None:
         return
     with _readable(remote):
         remote_folder = RemoteFolder(remote, scratch.name)
-        here = {update_of(step) for step in steps_of(scratch) if not checkpoint.fault(step)}
+        here = {update_of(step) for step in folders(scratch) if not checkpoint.fault(step)}
         copies = [copy for copy in remote_folder.copies() if update_of_copy(copy) not in here]
         if not copies or update_of_copy(copies[-1]) <= max(here, default=0):
             return

@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.errors import TEMPORARY, Code, DopsdError, unknown
-from dopsd.core.files import ASIDE, fresh_folder, link, parse_object, read_json, write_json
+from dopsd.core.files import ASIDE, digest, fresh_folder, link, parse_object, read_json, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.machine import package_version
 from dopsd.core.paths import LOG
@@ -23,13 +23,12 @@ from dopsd.core.progress import log
 from dopsd.core.tables import read_log, write_table
 from dopsd.models.adapter_files import MANIFEST, copy_checkpoint, write_digests
 from dopsd.training import checkpoint
-from dopsd.training.checkpoint import update_of
+from dopsd.training.checkpoint import folders, update_of
 from dopsd.training.run_identity import (
     RECORD,
     UNKNOWN,
     code_of,
     codes,
-    digest,
     input_files,
     record_of,
     scratch_folder,
@@ -108,7 +107,7 @@ def _candidates(run: RunSettings, scratch: Path) -> list[Resumable]:
     candidates = [current] if current.update else []
     for folder in sorted(scratch.parent.glob(f"{scratch.name.rpartition('-')[0]}-*")):
         other_record = record_of(folder)
-        is_further = max(map(update_of, steps_of(folder)), default=0) > current.update
+        is_further = max(map(update_of, folders(folder)), default=0) > current.update
         if (
             folder == scratch
             or not other_record
@@ -149,7 +148,7 @@ def _question(run: RunSettings, best: Resumable, code: dict[str, int]) -> str:
 
 def _set_aside(folder: Path) -> None:
     """Move a folder's contents aside, except the lock, which this process holds."""
-    if not steps_of(folder):
+    if not folders(folder):
         return
     number = 1 + len([*ASIDE.glob(f"{folder.name}.*")])
     target = ASIDE / f"{folder.name}.{number}"
@@ -221,11 +220,6 @@ class Resumable:
         return update_of(self.steps[-1]) if self.steps else 0
 
 
-def steps_of(folder: Path) -> list[Path]:
-    """Return the checkpoint folders of a run by update, without checking them."""
-    return sorted(folder.glob("step-??????"))
-
-
 def resumable(folder: Path, settings: TrainConfig, is_whole: bool) -> Resumable:
     """Return what a run of these settings can resume from in a folder.
 
@@ -234,7 +228,7 @@ def resumable(folder: Path, settings: TrainConfig, is_whole: bool) -> Resumable:
         settings: section `train` of the run.
         is_whole: end before the first checkpoint that these settings keep and the folder lacks.
     """
-    sound = list(takewhile(lambda step: checkpoint.fault(step) is None, steps_of(folder)))
+    sound = list(takewhile(lambda step: checkpoint.fault(step) is None, folders(folder)))
     last_update = update_of(sound[-1]) if sound else 0
     rows = [
         row
@@ -290,7 +284,7 @@ def is_done(run: RunSettings) -> bool:
 
 def is_finished(folder: Path, settings: TrainConfig) -> bool:
     """Return whether a folder has the run's last update, and every checkpoint that is kept."""
-    steps = steps_of(folder)
+    steps = folders(folder)
     if not steps or update_of(steps[-1]) != settings.updates:
         return False
     kept_steps = [
@@ -351,9 +345,9 @@ def write_stage_outputs(scratch: Path, out: Path, every: int, start: dict[str, s
         max((saved.update for saved in checkpoints), default=0),
         {saved.path for saved in checkpoints},
     )
-    for folder in checkpoint.folders(scratch):
+    for folder in folders(scratch):
         if folder not in known_folders and (
-            checkpoint.update_of(folder) % every == 0 or checkpoint.update_of(folder) > last_update
+            update_of(folder) % every == 0 or update_of(folder) > last_update
         ):
             raise DopsdError(
                 f"train: {folder} was damaged after saving; run the same command to repeat it",

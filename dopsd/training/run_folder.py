@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from dopsd.core.errors import TEMPORARY, Code, DopsdError
-from dopsd.core.files import parse_object, write_json
+from dopsd.core.files import parse_object, write_atomically, write_json
 from dopsd.core.paths import LOG
 from dopsd.core.progress import log
 from dopsd.core.tensor_files import load_tensors, save_tensors
@@ -219,9 +219,7 @@ class RunLog:
         )
         self.lines = [line + "\n" for line in lines if _update_of(line) <= update]
         if self.writes:
-            tmp = self.path.with_suffix(".tmp")
-            tmp.write_text(self.text, encoding="utf-8")
-            tmp.rename(self.path)
+            write_atomically(self.path, self.text)
 
 
 def _update_of(line: str) -> float:

@@ -5,14 +5,12 @@ Settings and inputs name the run's folder in work/. The code is not part of the 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.algorithms.registry import ALGORITHMS, FAMILIES
-from dopsd.core.files import WORK, object_in
+from dopsd.core.files import WORK, digest, object_in
 from dopsd.core.fingerprint import fingerprint, folder_of, recipe
 from dopsd.models.adapter_files import identity
 from dopsd.models.checkpoint_files import base_files
@@ -104,8 +102,7 @@ def scratch_folder(run: RunSettings) -> Path:
     Its name is train-<fingerprint of settings and inputs>-<hash of ENDS>.
     """
     decisive, ends = settings_of(run)
-    end = hashlib.sha256(json.dumps(ends, sort_keys=True).encode()).hexdigest()[:8]
-    return WORK / f"train-{fingerprint(decisive, input_files(run))}-{end}"
+    return WORK / f"train-{fingerprint(decisive, input_files(run))}-{digest(ends)[:8]}"
 
 
 @cache
@@ -115,15 +112,6 @@ def code_of(task: str, algorithm: str) -> dict[str, int]:
     packages = [*(f"dopsd.{room}" for room in ROOMS), package_of(task)]
     packages += [ALGORITHMS.packages[name] for name in folders]
     return {name: recipe(folder_of(name)) for name in packages}
-
-
-def digest(code: dict[str, int]) -> str:
-    """Return one digest of 16 hex digits for all numbers; UNKNOWN without numbers."""
-    return (
-        hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()[:16]
-        if code
-        else UNKNOWN
-    )
 
 
 def codes(scratch: Path) -> dict[str, str]:

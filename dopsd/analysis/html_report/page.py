@@ -9,6 +9,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from dopsd.core.files import write_atomically
+
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
     from pathlib import Path
@@ -53,11 +55,8 @@ def is_fresh(page: Path, digest: str) -> bool:
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write a page to a temporary name, then rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tmp = path.with_name(f".{path.name}.tmp")
-    tmp.write_text(text, encoding="utf-8", errors="replace")  # a generation may hold surrogates
-    tmp.rename(path)
+    """Write a page, in which a question mark stands for each lone surrogate of a generation."""
+    write_atomically(path, text.encode(errors="replace").decode())
 
 
 def render(

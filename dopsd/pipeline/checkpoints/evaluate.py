@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dopsd.core.errors import Code, DopsdError, unknown
-from dopsd.core.files import write_json
+from dopsd.core.files import write_atomically, write_json
 from dopsd.core.paths import EVALUATED, REPORTS, run_folder
 from dopsd.core.progress import is_main_rank, log
 from dopsd.evaluation.evaluator import Evaluator
@@ -174,21 +174,18 @@ def _write_generations(
 ) -> None:
     """Write every attempt as a line that `dopsd score` reads."""
     answers = evaluator.answers(adapter, protocol)
-    tmp = path.with_name(f".{path.name}.tmp")
-    with tmp.open("w", encoding="utf-8") as out:
-        for problem in evaluator.problems:
-            problem_fields = {
-                "question": problem.prompt,
-                "ground_truth": evaluator.task.ground_truth(problem),
-            }
-            for answer in answers[problem.id]:
-                answer_fields = {
-                    "generation": answer.text,
-                    "attempt": answer.attempt,
-                    **asdict(answer.score),
-                }
-                out.write(json.dumps(problem_fields | answer_fields) + "\n")
-    tmp.rename(path)
+    lines = [
+        {
+            "question": problem.prompt,
+            "ground_truth": evaluator.task.ground_truth(problem),
+            "generation": answer.text,
+            "attempt": answer.attempt,
+            **asdict(answer.score),
+        }
+        for problem in evaluator.problems
+        for answer in answers[problem.id]
+    ]
+    write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def _track(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code, DopsdError, is_unicode
+from dopsd.core.files import write_atomically
 from dopsd.core.types import Problem
 
 if TYPE_CHECKING:
@@ -25,10 +26,7 @@ PROMPT = "prompt.txt"  # next to a task's problems: the instructions that ask th
 
 def write_problems(path: Path, problems: list[Problem]) -> None:
     """Write the problems of a split, atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tmp = path.with_suffix(".tmp")
-    tmp.write_text(as_lines(problems), encoding="utf-8")
-    tmp.rename(path)
+    write_atomically(path, as_lines(problems))
 
 
 def as_lines(problems: list[Problem]) -> str:
@@ -41,9 +39,7 @@ def write_prompt(path: Path, text: str) -> None:
 
     DVC warns of an empty file each time that it looks at it.
     """
-    tmp = path.with_suffix(".tmp")
-    tmp.write_text(text or "\n", encoding="utf-8")
-    tmp.rename(path)
+    write_atomically(path, text or "\n")
 
 
 def read_problems(path: Path, fault: Callable[[Problem], str | None]) -> list[Problem]:

@@ -3,7 +3,7 @@ r"""MATH: competition problems whose answer is a LaTeX expression.
 Test is MATH-500 (Lightman et al. 2023). published: the last \boxed{}, but first what
 follows a `\boxed ` with a space; the <answer> tag if the box is empty or stays open; the whole text
 without a box. strict: a \boxed{} in a closed <answer>.
-Answers are compared in their normal form (latex.py).
+Answers are compared in their normal form.
 """
 
 from __future__ import annotations

@@ -369,7 +369,8 @@ def test_a_damaged_log_ends_at_the_damage(tmp_path):
 
 @pytest.mark.parametrize("damaged", ['{"fingerpr', "[1]", '{"fingerprinu": "x"}'])
 def test_a_damaged_record_of_the_cell_itself_names_no_first_code(project, damaged):
-    from dopsd.training.run_identity import code_of, digest, first_code
+    from dopsd.core.files import digest
+    from dopsd.training.run_identity import code_of, first_code
 
     OUT.parent.mkdir(parents=True)
     OUT.with_suffix(".json").write_text(damaged)
