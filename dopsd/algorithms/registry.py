@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -72,10 +71,8 @@ class Variant(Section):
 @cache
 def variants_of(algorithm: str) -> dict[str, Variant]:
     """Return the variants of an algorithm, by the name that reports give them."""
-    path = files(ALGORITHMS.packages[algorithm]) / "variants.yaml"
-    named = (
-        YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    )
+    path = ALGORITHMS.path(algorithm, "variants.yaml")
+    named = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")) if path else {}
     return {name: Variant.model_validate(values) for name, values in named.items()}
 
 

@@ -100,6 +100,18 @@ class Registry:
             raise DopsdError(unknown(f"{self.kind} {name}", self.names), code=Code.UNKNOWN_NAME)
         return f"{self.packages[name]}.{file}"
 
+    def path(self, name: str, file: str) -> Path | None:
+        """Return the path of a file in the folder `name`, which is not imported; None without one.
+
+        To import a folder may need torch.
+        """
+        try:
+            spec = find_spec(self.packages[name])
+        except Exception:  # of a plug-in's code; using the plug-in reports it
+            return None
+        folders = (spec and spec.submodule_search_locations) or ()
+        return next((path for f in folders if (path := Path(f, file)).is_file()), None)
+
     def module(self, name: str, file: str) -> ModuleType:
         """Import the module `file` of the folder `name`.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, ValidationError
@@ -60,8 +59,8 @@ def tables_of(algorithm: str) -> Iterator[PublishedTable]:
     Raises:
         DopsdError: if the file is no list of such tables.
     """
-    path = files(ALGORITHMS.packages[algorithm]) / "published.yaml"
-    if not path.is_file():
+    path = ALGORITHMS.path(algorithm, "published.yaml")
+    if path is None:
         return
     for table in YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")):
         try:

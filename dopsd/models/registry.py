@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -231,30 +230,22 @@ def published() -> list[Published]:
     Raises:
         DopsdError: if the checkpoints.yaml of a plug-in is not one.
     """
-    found = [
-        row for name, package in ARCHITECTURES.packages.items() for row in _rows(name, package)
-    ]
+    found = [row for name in ARCHITECTURES.names for row in _rows(name)]
     return sorted(found, key=lambda row: (row.parameters or float("inf"), row.name))
 
 
 @cache
-def _rows(architecture: str, package: str) -> tuple[Published, ...]:
-    try:
-        spec = find_spec(package)  # does not import the package, which may need torch
-    except Exception:  # of a plug-in's code; using the plug-in reports it
+def _rows(architecture: str) -> tuple[Published, ...]:
+    path = ARCHITECTURES.path(architecture, "checkpoints.yaml")
+    if path is None:
         return ()
-    for folder in (spec and spec.submodule_search_locations) or ():
-        path = Path(folder) / "checkpoints.yaml"
-        if not path.is_file():
-            continue
-        try:
-            rows = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")) or {}
-            return tuple(Published(name, architecture, **row) for name, row in rows.items())
-        except (YAMLError, TypeError, AttributeError) as error:
-            reason = " ".join(str(error).split())[:120]
-            raise DopsdError(
-                f"{path}: expected a table of checkpoints with the fields"
-                f" {', '.join(Published._fields[2:])} ({reason})",
-                code=Code.PLUGIN_BROKEN,
-            ) from error
-    return ()
+    try:
+        rows = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")) or {}
+        return tuple(Published(name, architecture, **row) for name, row in rows.items())
+    except (YAMLError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise DopsdError(
+            f"{path}: expected a table of checkpoints with the fields"
+            f" {', '.join(Published._fields[2:])} ({reason})",
+            code=Code.PLUGIN_BROKEN,
+        ) from error

@@ -52,7 +52,10 @@ TRAINING = {
     ),
     "attempts_used": Metric("attempts", "attempts at a problem, mean over problems", SUMMARY),
     "kept_share": Metric(
-        "share", "problems whose best attempt is kept (`keep`, `keep_threshold`)", SUMMARY
+        "share",
+        "problems whose best attempt is kept (`keep`, `keep_threshold`); 1 where a method compares"
+        " attempts in groups, whatever it leaves out then",
+        SUMMARY,
     ),
     "best_score": Metric("share", "score of the best attempt, mean over problems", SUMMARY),
     "first_attempt_score": Metric(

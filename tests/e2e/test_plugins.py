@@ -18,6 +18,10 @@ from example_plugin import FOLDER, PACKAGES
 from safetensors.numpy import load_file
 from workspace import Workspace
 
+from dopsd.algorithms.registry import ALGORITHMS
+
+METHODS = ", ".join(sorted({*ALGORITHMS.names, "credited_trace_rl", "routed"})[:3])
+
 FILES = {
     "toys-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: toys\nVersion: 1\n",
     "toys-1.dist-info/entry_points.txt": "\n".join(
@@ -248,11 +252,11 @@ def test_a_plugin_that_does_not_fit_its_protocol_is_refused_by_name(
     ("words", "listed"),
     [
         (["train", "--task", "nope"], "--task nope: unknown; there is chains, copying, "),
-        (["train", "--method", "nope"], "ar_opsd, credited_trace_rl, d3llm, "),
+        (["train", "--method", "nope"], METHODS),
         (["params", "--set=matrix.tasks=[nope]"], "unknown; there is chains, copying"),
-        (["params", "--set=matrix.methods=[nope]"], "ar_opsd, credited_trace_rl, d3llm, "),
+        (["params", "--set=matrix.methods=[nope]"], METHODS),
         (["params", "--set=verify_teacher.tasks=[nope]"], "there is chains, copying"),
-        (["params", "--set=method.nope.x=1"], "unknown key; there is ar_opsd, credited_trace_rl,"),
+        (["params", "--set=method.nope.x=1"], f"unknown key; there is {METHODS}"),
         (["score", "--task", "nope", "x"], "unknown; there is chains, copying"),
     ],
 )

@@ -43,21 +43,25 @@ class Text:
     span: tuple[int, int] | None = None
 
 
-def masked(policy: Policy, texts: Sequence[Text]) -> MaskedTexts:
-    """Mask every token of each completion with probability t ~ U(0.001, 1), and weight it 1/t.
+def masked(
+    policy: Policy, texts: Sequence[Text], least: float = LEAST, most: float = 1.0
+) -> MaskedTexts:
+    """Mask every token of each completion with probability t ~ U(least, most), and weight it 1/t.
 
     With a span only its tokens; their weight is then also multiplied by G / (tokens of the span).
 
     Args:
         policy: the model, for its special tokens and its device.
         texts: B texts.
+        least: lower limit of t.
+        most: upper limit of t.
     """
     prompts, prompt_mask = left_pad([text.prompt for text in texts], policy.eos_id)  # [B, P]
     targets = torch.stack([text.completion for text in texts])  # [B, G]
     key = torch.tensor([text.key for text in texts])[:, None]  # [B, 1]
     # [B, G+1], the last column is t
     draw = uniform(fold_in(key, torch.arange(targets.shape[1] + 1)))
-    mask_ratio = draw[:, -1:] * (1 - LEAST) + LEAST
+    mask_ratio = draw[:, -1:] * (most - least) + least
     length = targets.shape[1]
     edges = torch.tensor([text.span or (0, length) for text in texts])
     start, end = edges[:, :1], edges[:, 1:]  # [B, 1]

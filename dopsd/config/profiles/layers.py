@@ -19,6 +19,8 @@ from dopsd.models.registry import ARCHITECTURES
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from dopsd.core.registry import Registry
+
 FOLDER = files("dopsd.config.profiles")
 EMBEDDED, LANGUAGE_MODELS = "embedded.yaml", "language_models.yaml"
 PROFILES = "profiles.yaml"  # in the folder of an algorithm or an architecture
@@ -55,12 +57,10 @@ class Family(NamedTuple):
         return f"{MODELS}/{self.base.rpartition('/')[2]}"
 
 
-def _in_folders(packages: dict[str, str], file: str) -> dict[str, str]:
-    """Return the text of this file in each package that has it, by the package's name."""
-    paths = {name: files(package) / file for name, package in packages.items()}
-    return {
-        name: path.read_text(encoding="utf-8") for name, path in paths.items() if path.is_file()
-    }
+def _in_folders(registry: Registry, file: str) -> dict[str, str]:
+    """Return the text of this file in each folder that has it, by the folder's name."""
+    paths = {name: registry.path(name, file) for name in registry.names}
+    return {name: path.read_text(encoding="utf-8") for name, path in paths.items() if path}
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def embedded_text() -> str:
     """Return the profile `embedded` as text: its file, with the sections of the algorithms."""
     before, method, after = (FOLDER / EMBEDDED).read_text(encoding="utf-8").partition("\nmethod:")
     comment, _, rest = after.partition("\n")
-    texts = _in_folders(ALGORITHMS.packages, EMBEDDED).values()
+    texts = _in_folders(ALGORITHMS, EMBEDDED).values()
     sections = "".join(indent(text, "  ") for text in texts)
     return f"{before}{method}{comment}\n{sections}{rest}"
 
@@ -86,7 +86,7 @@ def _embedded() -> dict[str, Any]:
 @cache
 def _language_models() -> dict[str, Any]:
     layers = _parsed((FOLDER / LANGUAGE_MODELS).read_text(encoding="utf-8"))
-    for name, text in _in_folders(ALGORITHMS.packages, PROFILES).items():
+    for name, text in _in_folders(ALGORITHMS, PROFILES).items():
         for kind, changes in _parsed(text).items():
             for choice, settings in changes.items():
                 label = f"algorithm {name}: {PROFILES}: {kind}.{choice}"
@@ -107,7 +107,7 @@ def families() -> dict[str, Family]:
     """
     found = {}
     hardware = _language_models()["hardware"]
-    for architecture, text in _in_folders(ARCHITECTURES.packages, PROFILES).items():
+    for architecture, text in _in_folders(ARCHITECTURES, PROFILES).items():
         for name, values in _parsed(text).items():
             label = f"architecture {architecture}: {PROFILES}: {name}"
             for key in values.keys() - set(Family._fields):

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from conftest import ROOT, small_params, write_params
 
+from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.cli.main import build_parser, main
 from dopsd.config.loading import checked, load_params, read_yaml
 from dopsd.config.params import Params
@@ -110,7 +111,7 @@ def test_the_embedded_profile_states_every_setting():
         ({"checkpoints__remote": "s3:bucket"}, "did you mean s3://bucket?"),
         (
             {"matrix__methods": ["ppo"]},
-            "matrix: methods: ppo: unknown; there is ar_opsd, d3llm, d_opsd, diffu_grpo",
+            f"matrix: methods: ppo: unknown; there is {', '.join(ALGORITHMS.names[:4])}",
         ),
         ({"model__attention": "flash_attention_2"}, "flash_attention_2 computes in bfloat16"),
         ({"launch__processes": 3}, "launch.processes must be at most train.prompts_per_collect"),
@@ -220,10 +221,8 @@ def test_check_reports_no_errors_and_unknown_names_are_refused(tmp_path, monkeyp
     assert main(["check"]) == 0
     assert "no errors" in capsys.readouterr().out
     assert main(["train", "--method", "ppo"]) == 2
-    assert (
-        "--method ppo: unknown; there is ar_opsd, d3llm, d_opsd, diffu_grpo"
-        in capsys.readouterr().err
-    )
+    listed = ", ".join(ALGORITHMS.names[:4])
+    assert f"--method ppo: unknown; there is {listed}" in capsys.readouterr().err
     assert main(["prepare", "--task", "chess"]) == 2
     assert "--task chess: unknown" in capsys.readouterr().err
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from conftest import ROOT
 
 from dopsd.config import profiles
 from dopsd.config.loading import checked
@@ -160,7 +161,8 @@ UNVERIFIED = {
     "vrpo": "its code was not seen",
     "wd1": "temperature 0.9 (wd1/trainers/diffu_grpo_config.py, field temperature)",
 }
-OWN = {"infill", "rft"}
+PAGES = (ROOT / "docs/algorithms").glob("*.md")
+OWN = {page.stem for page in PAGES if "\nsource: this project" in page.read_text()}
 
 
 def value_of(raw: dict[str, Any], method: str, key: str) -> Any:

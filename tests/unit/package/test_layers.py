@@ -143,7 +143,8 @@ def test_the_command_line_starts_without_heavy_libraries_and_the_core_without_th
     prefect, dvc or datasets.
     """
     code = (
-        "import sys, dopsd.cli.main\nassert not {'torch', 'peft', 'mlflow', 'transformers'} &"
+        "import sys, dopsd.cli.main\nfrom dopsd.config import profiles\n"
+        "profiles.resolve('llada-8b-gsm8k')\nassert not {'torch', 'peft', 'mlflow', 'transformers'} &"
         " set(sys.modules)\nfor name in ('mlflow', 'prefect', 'dvc', 'datasets'): sys.modules[name]"
         " = None\nimport dopsd.pipeline.stages.train, dopsd.algorithms.d_opsd.algorithm,"
         " dopsd.models.llada.modeling\n"
