@@ -142,13 +142,16 @@ def test_the_command_line_starts_without_heavy_libraries_and_the_core_without_th
     """One process for both; a bare GPU machine has torch, transformers and peft, but no mlflow,
     prefect, dvc or datasets.
     """
-    code = (
-        "import sys, dopsd.cli.main\nfrom dopsd.config import profiles\n"
-        "profiles.resolve('llada-8b-gsm8k')\nassert not {'torch', 'peft', 'mlflow', 'transformers'} &"
-        " set(sys.modules)\nfor name in ('mlflow', 'prefect', 'dvc', 'datasets'): sys.modules[name]"
-        " = None\nimport dopsd.pipeline.stages.train, dopsd.algorithms.d_opsd.algorithm,"
-        " dopsd.models.llada.modeling\n"
-    )
+    code = """
+import sys
+import dopsd.cli.main
+from dopsd.config import profiles
+profiles.resolve("llada-8b-gsm8k")
+assert not {"torch", "peft", "mlflow", "transformers"} & set(sys.modules)
+for name in ("mlflow", "prefect", "dvc", "datasets"):
+    sys.modules[name] = None
+import dopsd.pipeline.stages.train, dopsd.algorithms.d_opsd.algorithm, dopsd.models.llada.modeling
+"""
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
