@@ -251,7 +251,7 @@ def test_a_second_job_in_one_folder_waits_for_the_first(cluster, folder, table):
     in_training(cluster, folder, first)
     second = cluster.submit(folder, *ONE_NODE)
     until(
-        lambda: f"Slurm job {first} runs DVC in this workspace" in log_of(folder, second),
+        lambda: f"Slurm job {first} on " in log_of(folder, second),
         "the second waits",
     )
     assert_complete(cluster, folder, first)

@@ -36,25 +36,27 @@ logging.getLogger("flufl.lock").setLevel(logging.CRITICAL)  # it logs each look 
 class _Lease(Lock):
     @property
     def hostname(self) -> str:
-        """Host and process namespace; process ids compare only where both are equal."""
-        name = socket.gethostname()
+        """Host, process namespace, and the Slurm job if there is one."""
+        namespace = ""
         with suppress(OSError):
-            name += f"+{Path('/proc/self/ns/pid').stat().st_ino}"
-        return name
+            namespace = str(Path("/proc/self/ns/pid").stat().st_ino)
+        return "+".join([socket.gethostname(), namespace, os.environ.get("SLURM_JOB_ID", "")])
 
     @property
     def holder(self) -> str:
         """Holder as messages name it; empty if there is none."""
         with suppress(NotLockedError):
-            host, pid, _ = self.details
-            return f"process {pid} on {host.partition('+')[0]}"
+            where, pid, _ = self.details
+            host, _, job = [*where.split("+"), "", ""][:3]
+            return f"Slurm job {job} on {host}" if job else f"process {pid} on {host}"
         return ""
 
     def end_if_dead(self) -> bool:
         """End the lease of a holder that has ended on this machine, and return whether it has."""
         with suppress(OSError, NotLockedError), LOCK.open(encoding="utf-8") as file:
-            host, pid, _ = self.details
-            if host == self.hostname and not is_running(pid):
+            where, pid, _ = self.details
+            # process ids compare only in one namespace of one host
+            if where.split("+")[:2] == self.hostname.split("+")[:2] and not is_running(pid):
                 os.utime(file.fileno(), (0, 0))  # not by its name: a new lock may have it by now
                 return True
         return False

@@ -92,9 +92,9 @@ def wait_for_dvc(writer: subprocess.Popen[str]) -> None:
     wait_for(is_deaf, writer)
 
 
-def lease_of_another_machine(seconds: float) -> None:
+def lease_of_another_machine(seconds: float, host: str = "n7") -> None:
     """Write the lock as a process on another machine does that holds it for some more seconds."""
-    claim = Path(f"{LOCK}|n7|1|5")
+    claim = Path(f"{LOCK}|{host}|1|5")
     claim.write_text(str(claim))
     LOCK.unlink(missing_ok=True)
     LOCK.hardlink_to(claim)
@@ -323,8 +323,11 @@ def test_a_writer_that_was_stopped_while_its_lease_ended_ends_and_the_next_finds
     assert events() == ["began", "saved", "ended"]
 
 
-def test_a_lease_of_another_machine_is_respected_until_it_ends(folder):
-    lease_of_another_machine(30)
+@pytest.mark.parametrize(
+    ("host", "holder"), [("n7", "process 1 on n7"), ("n7+4026531836+12", "Slurm job 12 on n7")]
+)
+def test_a_lease_of_another_machine_is_respected_until_it_ends(folder, host: str, holder: str):
+    lease_of_another_machine(30, host)
     entered = threading.Event()
     said: list[str] = []
 
@@ -336,7 +339,7 @@ def test_a_lease_of_another_machine_is_respected_until_it_ends(folder):
     waiting.start()
     assert not entered.wait(4)
     assert said == [
-        "repro: work/writer.lock: process 1 on n7 runs DVC in this workspace; waiting for its end"
+        f"repro: work/writer.lock: {holder} runs DVC in this workspace; waiting for its end"
     ]
     renew(-11)  # flufl.lock waits for ten seconds more than the lease
     assert entered.wait(60)
