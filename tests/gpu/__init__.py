@@ -1,4 +1,4 @@
-"""A pretended CUDA device on torch's CPU build: docs/pretended-gpu.md says what it models."""
+"""A pretended CUDA device on torch's CPU build: docs/pretended-gpu.md says what it checks."""
 
 import sys
 from pathlib import Path

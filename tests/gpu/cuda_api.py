@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import time
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,15 +37,13 @@ class Properties:
 
 
 class Event:
-    """A CUDA event whose times are the model's."""
-
-    device: Device
+    """A CUDA event whose times are the host's."""
 
     def __init__(self, *_: object, **__: object) -> None:
         self.seconds = 0.0
 
     def record(self, *_: object) -> None:
-        self.seconds = self.device.model.seconds
+        self.seconds = time.perf_counter()
 
     def synchronize(self) -> None: ...
 
@@ -119,8 +118,8 @@ def announce() -> None:
 
 
 def connect(device: Device) -> None:
-    """Let torch.cuda report the memory of a device, and events its modelled times."""
-    memory, Event.device = device.memory, device
+    """Let torch.cuda report the memory of a device."""
+    memory = device.memory
     reports = {
         "reset_peak_memory_stats": lambda device=None: memory.reset_peak(),
         "max_memory_allocated": lambda device=None: memory.peak,
