@@ -32,7 +32,7 @@ PLAN = {
 }
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_a_stopped_tournament_continues_and_tests_once_at_the_end(project):
     Path("plan.yaml").write_text(yaml.safe_dump(PLAN))
     log = Path("work/tournament/sudoku-infill-tournament_own_rate_1-100.log")

@@ -25,7 +25,7 @@ from dopsd.config.loading import load_params
 from dopsd.config.profiles import HARDWARE, PRESET
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.extras import require
-from dopsd.core.files import ASIDE
+from dopsd.core.files import ASIDE, WORK, write_atomically
 from dopsd.core.interrupts import MEANT, handling, is_at_terminal
 from dopsd.core.paths import BASES
 from dopsd.core.progress import log
@@ -87,6 +87,7 @@ class Writing:
                 from dopsd.pipeline.disk_model import require_room  # slow to import
 
                 require_room(params)
+            keep_lockfile()
             status = self._run_dvc()
             if status and not self.stopped_at and set_aside_damaged(self.name):
                 status = self._run_dvc()
@@ -192,6 +193,7 @@ def run(words: Sequence[str]) -> int:
 
 RWLOCK = Path(".dvc/tmp/rwlock")  # DVC's list of processes that read and write each path
 LOCKFILE = Path("dvc.lock")
+KEPT_LOCKFILE = WORK / LOCKFILE.name  # as it was before the newest command
 
 
 def forget_the_dead() -> None:
@@ -208,11 +210,18 @@ def forget_the_dead() -> None:
             RWLOCK.unlink()
 
 
-def set_aside_damaged(name: str) -> bool:
-    """Move a dvc.lock that was cut off to work/aside, and clean DVC's run cache.
+def keep_lockfile() -> None:
+    """Copy dvc.lock to work/: DVC writes it in place, and a kill or a full disk cuts it off."""
+    if LOCKFILE.is_file() and _is_lockfile(content := LOCKFILE.read_bytes()):
+        write_atomically(KEPT_LOCKFILE, content.decode())
 
-    DVC then finds the results of each stage in its run cache. There it fails at a folder without
-    entries, which a kill leaves before the first entry is written.
+
+def set_aside_damaged(name: str) -> bool:
+    """Put back a dvc.lock that was cut off, and clean DVC's run cache.
+
+    What was cut off moves to work/aside. The copy from before the command takes its place, and DVC
+    finds in its run cache what the command finished. There it fails at a folder without entries,
+    which a kill leaves before the first entry is written.
 
     Args:
         name: Command that messages name.
@@ -222,10 +231,13 @@ def set_aside_damaged(name: str) -> bool:
     """
     from dvc.repo import Repo
 
-    is_any = LOCKFILE.is_file() and not _is_lockfile(LOCKFILE.read_bytes())
+    content = LOCKFILE.read_bytes() if LOCKFILE.is_file() else None
+    is_any = content is not None and b"<<<<<<<" not in content and not _is_lockfile(content)
     if is_any:
         ASIDE.mkdir(parents=True, exist_ok=True)
         shutil.move(LOCKFILE, ASIDE / LOCKFILE.name)
+        if KEPT_LOCKFILE.is_file():
+            write_atomically(LOCKFILE, KEPT_LOCKFILE.read_text(encoding="utf-8"))
         log(f"{name}: {LOCKFILE} was cut off; moved to {ASIDE}, running again with DVC's run cache")
     for folder in Path(Repo().stage_cache.cache_dir).glob("??/*"):
         if not any(folder.iterdir()):
@@ -235,7 +247,7 @@ def set_aside_damaged(name: str) -> bool:
 
 
 def _is_lockfile(content: bytes) -> bool:
-    """Tell whether DVC can read a dvc.lock, or the marks of a git merge are in it."""
+    """Tell whether DVC can read a dvc.lock."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
@@ -244,7 +256,7 @@ def _is_lockfile(content: bytes) -> bool:
     try:
         COMPILED_LOCKFILE_SCHEMA(YAML(typ="safe").load(content))
     except (YAMLError, Invalid, ValueError):
-        return b"<<<<<<<" in content
+        return False
     return True
 
 

@@ -60,14 +60,8 @@ def test_a_base_of_unknown_size_is_rehearsed_without_an_estimate(monkeypatch, tm
     assert said in capsys.readouterr().err and ran == list(rehearse.STAGES)
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        pytest.param("sdar-1.7b", marks=pytest.mark.full),
-        pytest.param("a2d-0.6b", marks=pytest.mark.nightly),
-        pytest.param("llada2-mini", marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("family", ["sdar-1.7b", "a2d-0.6b", "llada2-mini"])
 def test_a_base_of_another_kind_is_rehearsed(family: str, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     changes = [f"data.gsm8k.{name}.path=data/external/{name}.jsonl" for name in ("train", "test")]
