@@ -5,11 +5,10 @@ Little is imported before the handler of Ctrl-C is in place: until then Python p
 
 import signal
 import sys
+from types import FrameType
+from typing import NoReturn
 
 TYPE_CHECKING = False  # as of `typing`, which takes longer to load than this module
-if TYPE_CHECKING:
-    from types import FrameType
-    from typing import NoReturn
 
 # written out with its code, since a Ctrl-C may come while the table of codes is loading
 INTERRUPTED = "dopsd: interrupted; the same command continues (D501)\n"

@@ -1,7 +1,5 @@
 """Artifacts in the Prefect UI: progress bars of stages, checkpoints, results, and stalled runs."""
 
-from __future__ import annotations
-
 import json
 import time
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Evaluate checkpoints before DVC collects the results: one process per device."""
 
-from __future__ import annotations
-
 import os
 import queue
 import shutil

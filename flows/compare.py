@@ -4,8 +4,6 @@ Each profile is a task. Its runs go through the flow `dopsd`, so finished stages
 Where machines joined this server, they train the runs, and this workspace collects the results.
 """
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 from dataclasses import replace

@@ -5,8 +5,6 @@ flow is cancelled or killed. The group then gets SIGINT: DVC waits for its stage
 a checkpoint. Processes that remain after GRACE seconds are killed.
 """
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import os

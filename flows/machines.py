@@ -5,8 +5,6 @@ one run at a time, in the worker's folder. The run of a lost machine goes to ano
 continues from the newest checkpoint in `checkpoints.remote`.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

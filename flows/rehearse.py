@@ -1,7 +1,5 @@
 """`prefect deployment run dopsd-rehearse/rehearse`: estimate a cost, run it in small."""
 
-from __future__ import annotations
-
 import json
 
 from prefect import flow, get_run_logger

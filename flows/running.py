@@ -1,7 +1,5 @@
 """Run commands for tasks: output goes to the Prefect log; commands save and end with the flow."""
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

@@ -1,7 +1,5 @@
 """Submit, find and cancel runs of the deployment dopsd/train: what `dopsd run` and others call."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Reach Prefect's server: a flow outlives its server, and reports once the server is back."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

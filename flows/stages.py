@@ -1,7 +1,5 @@
 """Tasks: one for each DVC stage, and one for each checkpoint that is evaluated beforehand."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import threading

@@ -3,8 +3,6 @@
 DVC runs every stage in the worker's workspace, so `dvc repro` afterwards finds nothing to do.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Watch a run until its end: `dopsd run` and `dopsd attach`."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,6 @@ from dopsd.core.registry import Registry, first_line
 from dopsd.core.settings import Section
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dopsd.algorithms.common.base import Algorithm, AlgorithmContext
 
 ALGORITHMS = Registry("dopsd.algorithms", "algorithm", AlgorithmConfig)

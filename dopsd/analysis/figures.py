@@ -5,6 +5,8 @@ Figures are WIDTH inches wide, so that their text is legible at the width of a R
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +14,6 @@ from dopsd.core.palette import NEUTRAL, PALETTE, run_colour
 from dopsd.core.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 

@@ -1,11 +1,10 @@
 """Read a finished run from runs/: its test results, its accuracy curve and its cost."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dopsd.algorithms.registry import label
 from dopsd.core.errors import DopsdError
@@ -19,9 +18,6 @@ from dopsd.evaluation.curve import curve_of
 from dopsd.models.adapter_files import identity
 from dopsd.models.backends import NONE, PACKAGES, fields
 from dopsd.training.start import RUN
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 STEP = "step-"  # begins the name of a checkpoint's folder
 COSTS = {"updates": "updates", "rollouts": "rollouts", "seconds": "training time (s)"}  # x axes

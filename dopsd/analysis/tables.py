@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,14 +10,11 @@ from dopsd.algorithms.common.config import kind_of
 from dopsd.algorithms.registry import label
 from dopsd.analysis.results import Finished, paired_over_seeds
 from dopsd.core.metrics import COUNTED
-from dopsd.evaluation.published import published_tables
+from dopsd.evaluation.published import PublishedTable, published_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from matplotlib.axes import Axes
 
-    from dopsd.evaluation.published import PublishedTable
 
 RESAMPLED = (
     "Intervals resample problems and seeds. With three seeds they are too narrow if seeds differ"

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dopsd.algorithms.common.base import AlgorithmContext
-from dopsd.algorithms.d_opsd.algorithm import build
+from dopsd.algorithms.common.base import AlgorithmContext, LossOutput
+from dopsd.algorithms.common.batch import States
+from dopsd.algorithms.d_opsd.algorithm import DOpsd, build
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.algorithms.d_opsd.states import states_by_update
 from dopsd.api.settings import load_task
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.types import Rollout
+from dopsd.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dopsd.algorithms.common.base import LossOutput
-    from dopsd.algorithms.common.batch import States
-    from dopsd.algorithms.d_opsd.algorithm import DOpsd
     from dopsd.models.llm_policy import LlmPolicy
-    from dopsd.training.run_settings import RunSettings
 
 
 def training_states(

@@ -1,21 +1,17 @@
 """A model from a folder, with an adapter if asked, as a policy."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import torch
 
 from dopsd.core.errors import Code, DopsdError, unknown
 from dopsd.models.adapter_files import shape_of
 from dopsd.models.config import AdapterConfig, Dtype, ModelConfig
+from dopsd.models.llm_policy import LlmPolicy
 from dopsd.models.llm_policy import load_policy as load
 from dopsd.pipeline.new_project import TEMPLATE
-
-if TYPE_CHECKING:
-    from dopsd.models.llm_policy import LlmPolicy
 
 
 def load_policy(

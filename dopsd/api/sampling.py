@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from dopsd.api.settings import load_task
 from dopsd.core.errors import Code, DopsdError
-from dopsd.core.types import Problem, Rollout
+from dopsd.core.types import Problem, Rollout, Score
 from dopsd.rollout.engine import SamplingPlan, generate_until_correct
 from dopsd.rollout.prompts import PromptSet, decoding
+from dopsd.tasks.common.task import Task
+from dopsd.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
-
-    from dopsd.core.types import Score
     from dopsd.models.llm_policy import LlmPolicy
-    from dopsd.tasks.common.task import Task
-    from dopsd.training.run_settings import RunSettings
 
 MASK, END = "·", "_"  # of a masked token and of an end-of-sequence token in a trace
 

@@ -1,10 +1,9 @@
 """Settings of a run, and its task, from a profile or a params.yaml."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from dopsd.algorithms.common.config import BETWEEN
 from dopsd.algorithms.registry import unknown_method
@@ -12,14 +11,9 @@ from dopsd.config.loading import checked, read_yaml
 from dopsd.config.params_file import with_changes
 from dopsd.config.profiles import EMBEDDED, listed, names, resolve
 from dopsd.core.errors import Code, DopsdError, unknown
+from dopsd.tasks.common.task import Task
 from dopsd.tasks.registry import load_task as load_registered_task
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from dopsd.tasks.common.task import Task
-    from dopsd.training.run_settings import RunSettings
+from dopsd.training.run_settings import RunSettings
 
 
 def run_settings(

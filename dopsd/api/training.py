@@ -1,12 +1,12 @@
 """Train a run from Python as `dopsd train` does, in the current folder."""
 
-from __future__ import annotations
-
 import signal
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,13 +17,8 @@ from dopsd.core.tables import read_table
 from dopsd.models.device import own_device
 from dopsd.pipeline.stages.prepare import write_splits
 from dopsd.training.resume import answer_of
+from dopsd.training.run_settings import RunSettings
 from dopsd.training.train import train as train_to_the_end
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from dopsd.training.run_settings import RunSettings
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,11 @@ from dopsd.cli.arguments import (
     temperature,
 )
 from dopsd.config.loading import load_params
+from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dopsd.cli.arguments import Commands
-    from dopsd.config.params import Params
 
 
 COLUMNS = """\

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -12,9 +14,6 @@ from ruamel.yaml import YAML
 from dopsd.core.errors import Code, DopsdError
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-
     from dopsd.cli.arguments import Commands
 
 PAGE = "docs/errors.md"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 from typing import TYPE_CHECKING
@@ -12,8 +13,6 @@ from dopsd.core.errors import Code, DopsdError
 from dopsd.distributed import nodes
 
 if TYPE_CHECKING:
-    import argparse
-
     from dopsd.cli.arguments import Commands
 
 COMMANDS = (*(name.replace("_", "-") for name in PARALLEL), *DVC)

@@ -3,13 +3,11 @@
 Heavy packages are imported inside the commands, so that `dopsd --help` stays fast.
 """
 
-from __future__ import annotations
-
 import argparse
 import errno
 import os
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import dopsd
 from dopsd.algorithms.common.config import BETWEEN
@@ -19,6 +17,7 @@ from dopsd.cli.launch import add_launch, is_on_nodes, set_nodes
 from dopsd.cli.parser import CLOSING, SHELLS, Parser, PrintCompletion, overview
 from dopsd.cli.stages import DVC, PARALLEL, STAGES
 from dopsd.config.loading import load_params
+from dopsd.config.params import Params
 from dopsd.core.environment import bypass_proxies, name_user, refuse_leftovers
 from dopsd.core.errors import TEMPORARY, Code, DopsdError, readable, unknown, with_code
 from dopsd.core.files import WORK
@@ -32,11 +31,6 @@ from dopsd.distributed.launch import (
     use_expandable_segments,
 )
 from dopsd.pipeline.recipes import unchanged
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dopsd.config.params import Params
 
 VERSION: str = dopsd.__version__
 SIGNALLED = 128  # exit codes from here on: ended by a signal

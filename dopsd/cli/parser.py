@@ -1,19 +1,15 @@
 """Parser of the command line: errors of one line with a suggestion, and completion for shells."""
 
-from __future__ import annotations
-
 import argparse
 import sys
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from dopsd.core.errors import Code, readable, unknown, with_code
 from dopsd.core.progress import refuse_cut_output
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 SHELLS = ("bash", "zsh", "tcsh")
 

@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from dopsd.core.progress import log
 from dopsd.tracking.client import local_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dopsd.cli.arguments import Commands
     from dopsd.pipeline.run.request import RunRequest
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import command, set_argument
 from dopsd.config.loading import load_params
 from dopsd.config.named_files import missing_files, start_faults
+from dopsd.config.params import Params
 from dopsd.config.profiles import HARDWARE, NEEDS_PROFILE, PRESET
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import log
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-
     from dopsd.cli.arguments import Commands
-    from dopsd.config.params import Params
     from dopsd.pipeline.estimate import Planned
 
 NEXT = """{folder}: ready. Next:

@@ -1,9 +1,9 @@
 """Terminal output of `dopsd summary` and `dopsd sample`."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from dopsd.algorithms.registry import label
 from dopsd.analysis.results import between_sides
+from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.paths import LOG, PUBLISHED, report_folder
@@ -21,13 +22,7 @@ from dopsd.pipeline.results.ablate import variant_of_run
 from dopsd.pipeline.results.run_report import refresh
 from dopsd.tracking.client import shown, start_command, tracking_uri
 from dopsd.training.run_identity import scratch_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from dopsd.config.params import Params
-    from dopsd.training.run_settings import RunSettings
+from dopsd.training.run_settings import RunSettings
 
 
 def summary(params: Params) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +14,6 @@ from dopsd.core.errors import Code, DopsdError
 from dopsd.core.paths import RunKey
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-
     from dopsd.cli.arguments import Commands
     from dopsd.config.params import Params
 

@@ -1,10 +1,9 @@
 """Write settings as YAML in the layout, and with the comments, of a profile or of a user's file."""
 
-from __future__ import annotations
-
 import io
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
@@ -12,9 +11,6 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from dopsd.config.loading import parse_yaml
 from dopsd.config.profiles.layers import embedded_text
 from dopsd.core.errors import Code, DopsdError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LONGEST_LINE = 100  # characters of a new section that is written in one line
 

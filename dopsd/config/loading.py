@@ -3,16 +3,16 @@
 Every error is one line that names the file, the full path of the key and what is wrong.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
+from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 
 from dopsd.config.params import Params
@@ -21,11 +21,6 @@ from dopsd.config.tasks import TasksConfig
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.settings import Section
 from dopsd.tasks.custom.config import CustomTaskConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pydantic_core import ErrorDetails
 
 SHOWN = 20  # errors to print; the rest is counted
 

@@ -4,8 +4,6 @@ The defaults in code are the published d-OPSD settings (preset `reference`). The
 params.yaml holds the settings of the embedded model.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Annotated, Any, Self

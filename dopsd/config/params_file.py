@@ -1,12 +1,11 @@
 """`dopsd params`: write params.yaml from a profile, or change the settings that it holds."""
 
-from __future__ import annotations
-
 import codecs
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.config.layout import in_layout, render
@@ -27,9 +26,6 @@ from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import rewrite
 from dopsd.core.settings import Section
 from dopsd.tasks.registry import TASKS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DOT = "\0"  # stands for a dot in a name that is a part of a dotted key
 BEFORE = Path("work/params.before.yaml")  # a copy of the file that was replaced

@@ -1,7 +1,5 @@
 """Environment variables that processes of dopsd and DVC exchange, and what all of them need."""
 
-from __future__ import annotations
-
 import os
 import pwd
 

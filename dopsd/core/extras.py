@@ -1,7 +1,5 @@
 """Optional packages: the extra that installs each, and the line that asks for a missing one."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 from dopsd.core.errors import Code, DopsdError

@@ -1,7 +1,5 @@
 """Atomic writes, and JSON files read with a clear message when they are damaged."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -10,14 +8,12 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dopsd.core.errors import Code, DopsdError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 WORK = Path("work")
 # replaced results: of a restarted run, of DVC's run cache; `dopsd clean` removes them

@@ -4,20 +4,16 @@ A package declares `RECIPE` in its `__init__.py`, and a stage in its file; 1 if 
 The number is raised when results change on purpose.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json
+from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dopsd.core.errors import Code, DopsdError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def sha256(path: Path) -> str:

@@ -5,20 +5,16 @@ signal changes nothing. Only a second Ctrl-C at a terminal, at least MEANT secon
 signal, ends training without saving.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from dopsd.core.errors import Code, DopsdError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 # seconds after the first signal before a Ctrl-C at a terminal counts as a deliberate second one

@@ -1,7 +1,5 @@
 """Metrics as sums and counts that add up over micro-batches and ranks, and what each metric is."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 COUNTED = ("trajectories", "rollouts", "sampled_tokens")  # what a run counts as its cost

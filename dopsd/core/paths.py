@@ -1,7 +1,5 @@
 """Folders of runs and reports, and the names of the files in them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

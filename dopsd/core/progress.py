@@ -12,14 +12,13 @@ import os
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Self
 
 from dopsd.core.files import WORK, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from _typeshed import ReadableBuffer
     from rich.progress import Progress as Bar
     from rich.progress import ProgressColumn

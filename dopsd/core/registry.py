@@ -1,7 +1,5 @@
 """Registries of folders: algorithms, tasks and architectures of dopsd and of entry points."""
 
-from __future__ import annotations
-
 import ast
 import re
 from dataclasses import dataclass
@@ -12,13 +10,11 @@ from importlib.util import find_spec
 from inspect import get_annotations, getattr_static, isfunction, signature
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, Protocol
+from types import ModuleType
+from typing import Any, Protocol
 
 from dopsd.core.errors import Code, DopsdError, unknown
 from dopsd.core.settings import Section
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 
 @dataclass

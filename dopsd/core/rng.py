@@ -4,8 +4,6 @@ A key is folded from what names the draw (seed, update, problem, attempt, step, 
 entry) with the splitmix64 finaliser. No generator has a state that a crash could lose.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

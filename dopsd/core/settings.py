@@ -3,8 +3,6 @@
 Sections are frozen and strict, and refuse unknown keys.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Any
 

@@ -1,14 +1,9 @@
 """95% intervals of shares, means and differences, and how texts write them in percent."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from dopsd.core.fingerprint import key_from
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float, float]:

@@ -1,15 +1,11 @@
 """Tables of figures as csv files, and training logs as rows."""
 
-from __future__ import annotations
-
 import csv
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import parse_object
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAMES = ("protocol",)  # columns that stay text: a protocol may be named 256
 

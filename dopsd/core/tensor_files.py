@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code, DopsdError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import Tensor
 
 

@@ -3,16 +3,11 @@
 Shapes follow the legend of core/types.py.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def left_pad(rows: Sequence[Tensor], value: int) -> tuple[Tensor, Tensor]:

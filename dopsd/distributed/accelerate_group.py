@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -18,9 +20,6 @@ from dopsd.core.metrics import MetricSums
 from dopsd.distributed.config import LaunchConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from accelerate import Accelerator
 
     from dopsd.distributed.process_group import UnevenForwards

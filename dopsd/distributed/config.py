@@ -1,7 +1,5 @@
 """Section `launch`: the processes of a stage."""
 
-from __future__ import annotations
-
 from dopsd.core.settings import Count, Section
 
 

@@ -10,22 +10,27 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.environment import DVC_PID, DVC_STAGE
 from dopsd.core.errors import TEMPORARY, Code, DopsdError
 from dopsd.core.interrupts import handling
 from dopsd.core.progress import log
-from dopsd.distributed.nodes import end_others, end_with_input, meeting, of_environment, unreachable
+from dopsd.distributed.nodes import (
+    Nodes,
+    end_others,
+    end_with_input,
+    meeting,
+    of_environment,
+    unreachable,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import FrameType
-
     from dopsd.distributed.config import LaunchConfig as Launching
-    from dopsd.distributed.nodes import Nodes
 
 LAUNCHER = "DOPSD_LAUNCHER"  # set for processes that `launch` starts
 GUARD = "DOPSD_GUARD"  # set for commands that a flow starts

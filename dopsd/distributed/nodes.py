@@ -5,8 +5,6 @@ The first node starts the others by the backend: processes of this machine, ssh,
 Slurm job. Or a person starts the same line on every node (`--node`, `--meet`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -16,16 +14,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dopsd.core.environment import DVC_PID, DVC_STAGE
 from dopsd.core.errors import TEMPORARY, Code, DopsdError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
 
 BACKENDS = ("local", "ssh", "slurm")
 COUNT, BACKEND, HOSTS = "DOPSD_NODES", "DOPSD_BACKEND", "DOPSD_HOSTS"

@@ -5,8 +5,6 @@ them to every user of both machines. This file runs by its path and imports noth
 may lie where the sent PYTHONPATH says.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -4,17 +4,13 @@ Compare torch's `Join`. Before each forward a process may stop. Where the base i
 without a forward of their own make empty ones.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
 from dopsd.core.errors import StopRequested
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class ProcessGroup(Protocol):

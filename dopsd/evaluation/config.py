@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from dopsd.core.settings import LARGEST, Count, Distinct, Name, Section, Share
-from dopsd.rollout.config import EvalProtocol
+from dopsd.rollout.config import EvalProtocol, SamplingConfig
 
 if TYPE_CHECKING:
     from dopsd.models.config import AdapterConfig, ModelConfig
-    from dopsd.rollout.config import SamplingConfig
     from dopsd.tasks.common.config import TaskConfig
 
 

@@ -1,14 +1,10 @@
 """The curve of a run: accuracy where training began, and at each checkpoint."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from dopsd.core.files import read_json
 from dopsd.core.tables import read_table
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def started_from(folder: Path) -> str:

@@ -12,28 +12,27 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from dopsd.core.files import WORK, verified, with_digest, write_json
 from dopsd.core.fingerprint import fingerprint, key_from, sha256
 from dopsd.core.progress import Progress, is_main_rank, log
 from dopsd.core.statistics import bootstrap, wilson
-from dopsd.core.types import EvalReport, Score
+from dopsd.core.types import EvalReport, Problem, Score
 from dopsd.evaluation.generate import Answer, Answering, Trials, wait_for_others
 from dopsd.models.adapter_files import identity
 from dopsd.models.backends import in_words, measured_on, resolved
 from dopsd.models.checkpoint_files import base_files
 from dopsd.models.device import own_device
 from dopsd.models.llm_policy import LlmPolicy, load_policy
+from dopsd.rollout.config import EvalProtocol, SamplingConfig
 from dopsd.rollout.prompts import PromptSet
 from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.common.task import grid_values
 from dopsd.tasks.registry import load_task, package_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from dopsd.core.types import Problem
     from dopsd.evaluation.config import EvalSettings
-    from dopsd.rollout.config import EvalProtocol, SamplingConfig
 
 
 class Evaluator:

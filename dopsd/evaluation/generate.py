@@ -7,29 +7,27 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from dopsd.core.errors import TEMPORARY, Code, DopsdError
 from dopsd.core.files import append_lines, read_lines
 from dopsd.core.progress import Progress, log
 from dopsd.core.types import Problem, Rollout, Score
 from dopsd.models.backends import distinct, measured_on
+from dopsd.rollout.config import EvalProtocol
 from dopsd.rollout.engine import SamplingPlan, generate_until_correct
 from dopsd.rollout.prompts import PromptSet, decoding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from torch import Tensor
-
     from dopsd.models.config import ModelConfig
     from dopsd.models.llm_policy import LlmPolicy
-    from dopsd.rollout.config import EvalProtocol
 
 
 @dataclass(frozen=True)

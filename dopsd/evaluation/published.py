@@ -1,9 +1,8 @@
 """Published accuracies for comparison, from published.yaml in the folders of algorithms."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from pydantic import Field, ValidationError
 from ruamel.yaml import YAML
@@ -11,9 +10,6 @@ from ruamel.yaml import YAML
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.settings import Section
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class PublishedTable(Section):

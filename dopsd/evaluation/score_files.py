@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE
@@ -18,16 +20,13 @@ from dopsd.core.machine import package_version
 from dopsd.core.metrics import MetricSums
 from dopsd.core.statistics import bootstrap, wilson
 from dopsd.evaluation.config import EvaluateConfig
+from dopsd.tasks.common.config import TaskConfig
 from dopsd.tasks.common.json_files import DECODER
+from dopsd.tasks.common.task import Task
 from dopsd.tasks.registry import TASKS, load_task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
     from dopsd.core.types import Problem, Score
-    from dopsd.tasks.common.config import TaskConfig
-    from dopsd.tasks.common.task import Task
 
 RESAMPLES = EvaluateConfig.model_fields["bootstrap"].default
 PIPE_WIDTH = 200  # columns of a table that does not go to a terminal, so that no name is cut

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.errors import Code, DopsdError
@@ -18,8 +19,6 @@ from dopsd.core.tensor_files import load_tensors
 from dopsd.models.checkpoint_files import INDEX, SHARDS, header
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pydantic import ValidationError
     from torch import Tensor
 

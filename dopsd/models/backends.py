@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
@@ -15,8 +16,6 @@ from dopsd.models.device import own_device
 from dopsd.models.registry import config_of, read_config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     import torch
 
     from dopsd.models.config import ModelConfig

@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from huggingface_hub import split_torch_state_dict_into_shards
+from huggingface_hub import StateDictSplit, split_torch_state_dict_into_shards
 from safetensors import SafetensorError, safe_open
 
 from dopsd.core.errors import Code, DopsdError
@@ -22,10 +23,7 @@ from dopsd.core.paths import ORIGIN
 from dopsd.core.tensor_files import save_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     import torch
-    from huggingface_hub import StateDictSplit
     from torch import Tensor
     from transformers import PretrainedConfig
 

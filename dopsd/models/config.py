@@ -1,7 +1,5 @@
 """Sections about weights: the base model and the adapter."""
 
-from __future__ import annotations
-
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 

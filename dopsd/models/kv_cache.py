@@ -1,7 +1,5 @@
 """Keys and values of a whole forward, reused by forwards of some positions."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from dopsd.core.errors import Code, DopsdError
-from dopsd.distributed.process_group import LockstepForwards, SingleProcess, UnevenForwards
+from dopsd.distributed.process_group import (
+    LockstepForwards,
+    ProcessGroup,
+    SingleProcess,
+    UnevenForwards,
+)
 from dopsd.models.device import choose_threads, take_device
 from dopsd.models.loading import load_base
 from dopsd.models.lora import attach, recompute_dropout
@@ -19,12 +27,6 @@ from dopsd.models.text import ChatText
 from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from torch import Tensor
-    from transformers import PreTrainedTokenizerBase
-
-    from dopsd.distributed.process_group import ProcessGroup
     from dopsd.models.config import AdapterConfig, ModelConfig
     from dopsd.models.denoiser import Denoiser
     from dopsd.models.kv_cache import KVCache

@@ -5,10 +5,13 @@ Targets are checked against the model's module names; saved files hold no paths 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from peft import PeftModel
 from peft.tuners.lora import Linear
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
@@ -19,11 +22,6 @@ from dopsd.core.errors import Code, DopsdError
 from dopsd.models.adapter_files import NESTED_TARGETS, TARGETS, check_shape, target_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from peft import PeftModel
-
     from dopsd.models.config import AdapterConfig
     from dopsd.models.denoiser import Denoiser
 

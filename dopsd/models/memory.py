@@ -1,19 +1,15 @@
 """Measure peak and free memory: of an NVIDIA GPU, or of Linux' main memory."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import math
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CGROUP = Path("/sys/fs/cgroup")
 PEAK_AGAIN = "5"  # written to clear_refs: resets the peak of the resident size

@@ -7,12 +7,16 @@ in float32, or the weights of a checkpoint that holds all, rounded once to the d
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from peft import PeftModel
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
 from transformers.core_model_loading import dot_natural_key
 
 from dopsd.core.errors import Code, DopsdError
@@ -32,12 +36,6 @@ from dopsd.models.registry import config_of
 from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from peft import PeftModel
-    from peft.tuners.lora import LoraLayer
-    from torch import Tensor, nn
-
     from dopsd.models.config import ModelConfig
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from peft import PeftModel
+from torch import Tensor
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.tensor_files import save_tensors
@@ -22,12 +26,6 @@ from dopsd.models.lora import (
 from dopsd.models.merged_files import merged_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from peft import PeftModel
-    from torch import Tensor
-
     from dopsd.models.denoiser import Denoiser
 
 

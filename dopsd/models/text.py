@@ -8,9 +8,9 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
     from dopsd.models.config import EmbeddedShape

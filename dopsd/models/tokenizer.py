@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
@@ -10,9 +12,6 @@ from dopsd.core.errors import Code, DopsdError
 from dopsd.models.text import PlainTokens, prompt_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from transformers import PreTrainedTokenizerBase
 
     from dopsd.models.denoiser import DenoiserConfig

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from dopsd.algorithms.registry import blocks_fault
 from dopsd.core.errors import DopsdError
-from dopsd.models.registry import architecture_of, named, published
+from dopsd.models.config import ModelConfig
+from dopsd.models.registry import Published, architecture_of, named, published
 from dopsd.rollout.config import blocks_misfit
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
-    from dopsd.models.config import ModelConfig
-    from dopsd.models.registry import Published
 
 
 def block_faults(params: Params) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
@@ -35,8 +36,6 @@ from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
 from dopsd.tracking.hub import fetch, is_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dopsd.models.denoiser import DenoiserConfig
 
 GIGA = 1e9

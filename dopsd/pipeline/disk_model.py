@@ -15,10 +15,10 @@ from dopsd.core.paths import RUNS
 from dopsd.pipeline.shape import Shape, lora_parameters, size_of, trains_all
 from dopsd.training.checkpoint import KEPT_RESUMABLE
 from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
-    from dopsd.training.run_settings import RunSettings
 
 SELECTED = 2  # copies of the selected checkpoint: in runs/ and in DVC's cache
 NUMBER = 4  # bytes of a weight in a checkpoint, and of each of its two moments

@@ -10,26 +10,24 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dopsd.algorithms.common.config import Forwards, SelectingConfig, kind_of
+from dopsd.algorithms.common.config import AlgorithmConfig, Forwards, SelectingConfig, kind_of
 from dopsd.config import profiles
 from dopsd.config.loading import checked, read_yaml
+from dopsd.config.params import Params
 from dopsd.config.params_file import with_changes
 from dopsd.core.errors import Code, DopsdError
 from dopsd.pipeline import disk_model
 from dopsd.pipeline.memory_model import memory
 from dopsd.pipeline.shape import Shape, lora_parameters, size_of
+from dopsd.rollout.config import SamplingConfig
 from dopsd.tasks.common.storage import DATA
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from dopsd.algorithms.common.config import AlgorithmConfig
-    from dopsd.config.params import Params
     from dopsd.models.denoiser import DenoiserConfig
-    from dopsd.rollout.config import SamplingConfig
 
 
 class Gpu(NamedTuple):

@@ -9,15 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dopsd.algorithms.common.config import kind_of
-from dopsd.pipeline.shape import trains_all
+from dopsd.algorithms.common.config import AlgorithmConfig, kind_of
+from dopsd.pipeline.shape import Shape, trains_all
+from dopsd.rollout.config import SamplingConfig
 from dopsd.rollout.sampler import HEAD_ENTRIES
 
 if TYPE_CHECKING:
-    from dopsd.algorithms.common.config import AlgorithmConfig
     from dopsd.config.params import Params
-    from dopsd.pipeline.shape import Shape
-    from dopsd.rollout.config import SamplingConfig
 
 HEAD_BYTES = 23  # an entry of the logits while tokens are chosen, with their noise
 CHECKPOINT_BYTES = 2  # a token, layer and unit of width, with gradient checkpointing: its input

@@ -3,8 +3,6 @@
 The files come from `template/`: links to those of this repository in git, copies in a wheel.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -6,28 +6,23 @@ stale, in a checkout, with an installed package and of a plug-in alike. `dopsd i
 file, and `dopsd repro` corrects it before it runs DVC.
 """
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from dopsd.algorithms.registry import ALGORITHMS, FAMILIES
 from dopsd.config.loading import load_params, read_yaml
+from dopsd.config.params import Params
 from dopsd.config.tasks import own_tasks
 from dopsd.core.environment import DVC_STAGE
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import rewrite
 from dopsd.core.fingerprint import folder_of, recipe
 from dopsd.tasks.registry import CUSTOM, FOLDERS, TASKS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dopsd.config.params import Params
 
 FILE, PARAMS = Path("recipes.yaml"), Path("params.yaml")
 HEADER = """\

@@ -5,8 +5,6 @@ mistake in data, prompts, settings or disk shows in minutes on a laptop, before 
 All that is made smaller is logged.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil
@@ -14,10 +12,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from dopsd.config.layout import render
 from dopsd.core.errors import Code, DopsdError
@@ -26,9 +25,6 @@ from dopsd.core.progress import log
 from dopsd.distributed.launch import LAUNCHER
 from dopsd.pipeline.estimate import Planned, print_cost
 from dopsd.pipeline.toy import PROBLEMS, build_toy, small
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 STAGES = ("prepare", "evaluate_base", "train", "evaluate", "select", "test", "report")
 DURATION = "about a minute on two CPU cores, and the download of data that are not here yet"

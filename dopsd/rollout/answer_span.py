@@ -14,19 +14,17 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.nn.functional import pad
 
 from dopsd.core.rng import fold_in, key_from, uniform
 from dopsd.core.tensors import first_index
+from dopsd.core.types import Problem, Rollout
 from dopsd.tasks.common.answers import last_boxed
-from dopsd.tasks.common.task import AnswerTask, SolverTask
+from dopsd.tasks.common.task import AnswerTask, SolverTask, Task
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from dopsd.core.types import Problem, Rollout
     from dopsd.models.policy import Policy, Text
-    from dopsd.tasks.common.task import Task
 
 OPEN, CLOSE, BOX = "<answer>", "</answer>", "\\boxed{"
 

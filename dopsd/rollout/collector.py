@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dopsd.core.metrics import MetricSums
+from dopsd.core.types import Problem, Rollout, Score
+from dopsd.rollout.config import CollectorConfig, SamplingConfig
 from dopsd.rollout.engine import SamplingPlan, generate_until_correct
 from dopsd.rollout.prompts import PromptSet, decoding
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dopsd.core.types import Problem, Rollout, Score
     from dopsd.models.policy import Policy
-    from dopsd.rollout.config import CollectorConfig, SamplingConfig
     from dopsd.tasks.common.task import Task
 
 

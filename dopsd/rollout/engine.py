@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,13 @@ from torch import Tensor
 from dopsd.core.progress import log
 from dopsd.core.rng import key_from
 from dopsd.core.types import Problem, Progressed, Rollout
+from dopsd.rollout.config import Decoding
 from dopsd.rollout.fast_dllm import denoise_approximately
 from dopsd.rollout.sampler import GenerationRequest, Sampler, denoise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from dopsd.distributed.process_group import ProcessGroup
     from dopsd.models.policy import Policy
-    from dopsd.rollout.config import Decoding
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ values are reused during a block: those before it (prefix), or all but its own (
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,14 +15,12 @@ from torch import Tensor
 
 from dopsd.core.rng import fold_in
 from dopsd.core.tensors import pack, take, upload
+from dopsd.core.types import Rollout
+from dopsd.rollout.config import Decoding
 from dopsd.rollout.sampler import DenoisingState, GenerationRequest, propose
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dopsd.core.types import Rollout
     from dopsd.models.policy import Forward
-    from dopsd.rollout.config import Decoding
 
 
 @torch.no_grad()

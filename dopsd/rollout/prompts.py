@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code, DopsdError
-from dopsd.rollout.config import Decoding
+from dopsd.rollout.config import Decoding, SamplingConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
 
     from dopsd.core.types import Problem
     from dopsd.models.policy import Policy
-    from dopsd.rollout.config import SamplingConfig
     from dopsd.tasks.common.task import Task
 
 

@@ -7,6 +7,7 @@ whole batch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,8 +21,6 @@ from dopsd.core.types import Rollout
 from dopsd.rollout.config import Decoding, blocks_misfit, shared_block
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dopsd.models.policy import Forward
 
 # entries of noise made at once: what a CPU's cache holds, what fills a GPU

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from dopsd.api.sampling import sample, trace
 from dopsd.api.settings import run_settings
@@ -18,19 +19,14 @@ from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log
+from dopsd.core.types import Rollout
 from dopsd.models.adapter_files import shape_of
 from dopsd.models.checkpoint_files import base_files
-from dopsd.models.llm_policy import load_policy
+from dopsd.models.config import ModelConfig
+from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.tracking.client import bad_request
 from dopsd.tracking.flavour import SERVED, SETTINGS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from dopsd.core.types import Rollout
-    from dopsd.models.config import ModelConfig
-    from dopsd.models.llm_policy import LlmPolicy
-    from dopsd.training.run_settings import RunSettings
+from dopsd.training.run_settings import RunSettings
 
 BASE = "DOPSD_BASE"  # environment variable: folder of the base, if it is not where the run had it
 SERVER = "mlflow.pyfunc.scoring_server.app"  # in sys.modules: the server's process loads the model

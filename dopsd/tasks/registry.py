@@ -1,7 +1,5 @@
 """Tasks: folders of dopsd/tasks, and packages of the entry points `dopsd.tasks`."""
 
-from __future__ import annotations
-
 from dopsd.core.registry import Registry
 from dopsd.tasks.common.config import TaskConfig
 from dopsd.tasks.common.task import Task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,13 +21,11 @@ from dopsd.tracking.client import (
     tracking_uri,
     with_percent,
 )
+from dopsd.tracking.config import TrackingConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mlflow import MlflowClient
 
-    from dopsd.tracking.config import TrackingConfig
 
 # The length whose accuracy gets the metric name that trained runs use: profiles select at it.
 SHOWN = 256

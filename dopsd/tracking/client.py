@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -24,8 +25,6 @@ from dopsd.core.extras import require
 from dopsd.tracking.config import address_fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 

@@ -1,7 +1,5 @@
 """Section `tracking`: the MLflow server and the names used there."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated
 from urllib.parse import urlsplit

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from statistics import median, median_low
@@ -18,8 +19,6 @@ from dopsd.core.palette import run_colour
 from dopsd.tracking.client import SHOWN_IN_PERCENT, percent_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mlflow import MlflowClient
     from mlflow.entities import Run
 

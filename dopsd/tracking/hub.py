@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,8 +19,6 @@ from dopsd.core.errors import TEMPORARY, Code, DopsdError
 from dopsd.core.progress import log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.hf_api import ModelInfo

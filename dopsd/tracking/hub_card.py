@@ -8,6 +8,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from huggingface_hub import EvalResult
 from markupsafe import escape
 
 from dopsd.core.files import read_json
@@ -25,8 +26,6 @@ from dopsd.tracking.model_card import (
 )
 
 if TYPE_CHECKING:
-    from huggingface_hub import EvalResult
-
     from dopsd.evaluation.config import EvaluateConfig
     from dopsd.training.run_settings import RunSettings
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import select
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.registry import ALGORITHMS
@@ -12,18 +14,15 @@ from dopsd.core.palette import run_colour
 from dopsd.core.progress import log
 from dopsd.tracking import dashboard
 from dopsd.tracking.client import Identity, connect, shown, sync, tracking_uri, whole_rows
+from dopsd.tracking.config import TrackingConfig
 from dopsd.tracking.dashboard import COLOUR_TAG
 from dopsd.tracking.model_card import variant
 from dopsd.training.run_identity import first_code, scratch_folder
+from dopsd.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from mlflow import MlflowClient
 
-    from dopsd.tracking.config import TrackingConfig
-    from dopsd.training.run_settings import RunSettings
 
 FOLLOW_EVERY = 5.0  # seconds between two looks at the log
 

@@ -11,6 +11,7 @@ import yaml
 from dopsd.algorithms.registry import ALGORITHMS, how, label, variant_of
 from dopsd.core.files import WORK, object_in, read_json
 from dopsd.core.fingerprint import sha256
+from dopsd.core.paths import RunKey
 from dopsd.core.registry import first_line
 from dopsd.core.statistics import gap, percent, within
 from dopsd.models.backends import in_words
@@ -20,7 +21,6 @@ from dopsd.tasks.registry import package_of
 from dopsd.training.machine import MACHINE
 
 if TYPE_CHECKING:
-    from dopsd.core.paths import RunKey
     from dopsd.evaluation.config import EvaluateConfig
     from dopsd.training.run_settings import RunSettings
 

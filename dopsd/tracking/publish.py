@@ -21,11 +21,10 @@ from dopsd.tracking.log_uploader import identity
 from dopsd.tracking.model_registry import promote_champion
 from dopsd.tracking.publish_run import Publication, Tracked, model_name, publish_run
 from dopsd.training.run_identity import is_current, scratch_folder
+from dopsd.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-
-    from dopsd.training.run_settings import RunSettings
 
 
 def publish(publication: Publication) -> dict[str, int]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.files import WORK, object_in, read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.metrics import COUNTED
-from dopsd.core.paths import LOG, report_folder
+from dopsd.core.paths import LOG, RunKey, report_folder
 from dopsd.core.tables import read_log, read_table
 from dopsd.evaluation.curve import curve_of
 from dopsd.models.adapter_files import identity
@@ -23,6 +24,7 @@ from dopsd.tracking.client import (
     tracking_uri,
     with_percent,
 )
+from dopsd.tracking.config import TrackingConfig
 from dopsd.tracking.flavour import flavour_of
 from dopsd.tracking.model_card import Origin, card, data_digests, description, trained_commit
 from dopsd.tracking.model_registry import (
@@ -37,14 +39,10 @@ from dopsd.tracking.model_registry import (
 from dopsd.training.machine import MACHINE
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel
 
-    from dopsd.core.paths import RunKey
     from dopsd.evaluation.config import EvaluateConfig, SelectConfig
-    from dopsd.tracking.config import TrackingConfig
     from dopsd.training.run_settings import RunSettings
 
 PAGE = 100  # models of an answer of the server

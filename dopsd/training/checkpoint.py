@@ -5,12 +5,10 @@ needs: the optimizer's moments, random states, the log, and the batches of the c
 no update has used yet, because newer weights cannot sample them again.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import LOG
@@ -28,9 +26,6 @@ from dopsd.models.adapter_files import (
     write_digests,
 )
 from dopsd.models.checkpoint_files import INDEX
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 REPLACED = ".old"  # suffix of a checkpoint while a newer one of the same update takes its place
 # files of every checkpoint, besides the shards of all weights, which the digests name

@@ -1,7 +1,5 @@
 """Section `train`: the training loop, the same for every algorithm."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator

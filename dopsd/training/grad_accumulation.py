@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
-from dopsd.algorithms.common.base import LossOutput
+from dopsd.algorithms.common.base import Algorithm, LossOutput
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
@@ -18,12 +21,6 @@ from dopsd.training.config import AUTO
 from dopsd.training.optim import moments_to_come
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from torch import Tensor
-    from torch.optim import Optimizer
-
-    from dopsd.algorithms.common.base import Algorithm
     from dopsd.algorithms.common.batch import Batch
     from dopsd.models.policy import Policy
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.optim import Optimizer
 
 from dopsd.core.errors import Code, DopsdError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from accelerate import Accelerator
-    from torch.optim import Optimizer
 
     from dopsd.training.config import TrainConfig
     from dopsd.training.run_settings import RunSettings

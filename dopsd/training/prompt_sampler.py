@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.rng import key_from
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from accelerate import Accelerator
 
     from dopsd.core.types import Problem

@@ -5,14 +5,14 @@ one that was cut off is never taken for a whole one. The digest in the name keep
 save the same update from mixing their files. As on disk, only the newest copies can be resumed.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 from uuid import uuid4
 
 from dopsd.core.errors import TEMPORARY, Code, DopsdError
@@ -23,10 +23,6 @@ from dopsd.models.adapter_files import DIGESTS, read_digests
 from dopsd.training import checkpoint
 from dopsd.training.checkpoint import KEPT_RESUMABLE, RESUMED, folders, update_of
 from dopsd.training.run_identity import RECORD, record_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 KEY = "checkpoints.remote"
 COPY = re.compile(r"step-(\d{6})\.[0-9a-f]{12}")

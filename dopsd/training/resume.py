@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.errors import TEMPORARY, Code, DopsdError, unknown
@@ -34,13 +36,10 @@ from dopsd.training.run_identity import (
     scratch_folder,
     settings_of,
 )
+from dopsd.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
     from dopsd.training.config import TrainConfig
-    from dopsd.training.run_settings import RunSettings
 
 ANSWERS = ("stop", "continue", "anew")  # what to do with checkpoints of other code
 OTHER_CODE = "DOPSD_OTHER_CODE"  # environment variable with an answer, for DVC, flows and clusters

@@ -7,7 +7,9 @@ import fcntl
 import json
 import shutil
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -21,9 +23,6 @@ from dopsd.training import checkpoint
 from dopsd.training.trainer_state import TrainerState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from accelerate import Accelerator
 
     from dopsd.training.remote_checkpoints import RemoteCopies

@@ -3,11 +3,9 @@
 Settings and inputs name the run's folder in work/. The code is not part of the name.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dopsd.algorithms.registry import ALGORITHMS, FAMILIES
 from dopsd.core.files import WORK, digest, object_in
@@ -17,11 +15,8 @@ from dopsd.models.checkpoint_files import base_files
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.registry import package_of
-from dopsd.training.run_settings import MEMORY
+from dopsd.training.run_settings import MEMORY, RunSettings
 from dopsd.training.start import start_folder
-
-if TYPE_CHECKING:
-    from dopsd.training.run_settings import RunSettings
 
 RECORD = "run.json"  # which settings, inputs and code trained a folder
 KEYS = {"settings", "ends", "inputs", "code", "history", "cells"}  # of run.json

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dopsd.algorithms.common.config import kind_of
+from dopsd.algorithms.common.config import AlgorithmConfig, kind_of
+from dopsd.core.paths import RunKey
+from dopsd.models.config import ModelConfig
+from dopsd.rollout.config import SamplingConfig
 
 if TYPE_CHECKING:
-    from dopsd.algorithms.common.config import AlgorithmConfig
-    from dopsd.core.paths import RunKey
     from dopsd.distributed.config import LaunchConfig
-    from dopsd.models.config import ModelConfig
-    from dopsd.rollout.config import SamplingConfig
     from dopsd.tasks.common.config import TaskConfig
     from dopsd.training.config import TrainConfig
 

@@ -4,16 +4,16 @@ Checkpoints and log are in work/train-<fingerprint>-<end>/. The outputs of a fin
 runs/<task>/<method>/<seed>/train/.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from dopsd.core.errors import TEMPORARY, Code, DopsdError, StopRequested
 from dopsd.core.interrupts import Interrupts
+from dopsd.core.paths import RunKey
 from dopsd.core.progress import Progress, log
 from dopsd.distributed.accelerate_group import all_processes, by_first, is_lost, lost
 from dopsd.training.machine import device_and_threads, record_machine
@@ -21,15 +21,9 @@ from dopsd.training.remote_checkpoints import RemoteCopies, fetch
 from dopsd.training.resume import is_finished, prepare_folder, write_stage_outputs
 from dopsd.training.run_folder import RunFolder
 from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_settings import RunSettings
 from dopsd.training.start import started_from
 from dopsd.training.trainer import Trainer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from dopsd.core.paths import RunKey
-    from dopsd.training.run_settings import RunSettings
 
 
 def train(

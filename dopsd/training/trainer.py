@@ -8,36 +8,33 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from dopsd.algorithms.common.base import AlgorithmContext, Made
+from dopsd.algorithms.common.batch import Batch
 from dopsd.algorithms.registry import blocks_fault, load_algorithm
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
 from dopsd.core.rng import key_from
 from dopsd.distributed.accelerate_group import AccelerateGroup, over_ranks
-from dopsd.models.llm_policy import load_policy
+from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.rollout.prompts import PromptSet
 from dopsd.tasks.registry import load_task
 from dopsd.training.collapse import detector_of, look_for_collapse
 from dopsd.training.grad_accumulation import MicroBatches
 from dopsd.training.optim import adamw, optimizer_step, restore_moments, warmup_notes, with_warmup
 from dopsd.training.prompt_sampler import PromptSampler
-from dopsd.training.run_settings import MEMORY
+from dopsd.training.run_settings import MEMORY, RunSettings
 from dopsd.training.start import start_folder
 from dopsd.training.trainer_state import AVERAGE, TrainerState
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from accelerate import Accelerator
 
-    from dopsd.algorithms.common.batch import Batch
-    from dopsd.models.llm_policy import LlmPolicy
-    from dopsd.training.run_settings import RunSettings
 
 NOTES = {"best_score": "best of attempts", "kept_share": "kept"}  # of the progress line
 

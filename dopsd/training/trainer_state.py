@@ -6,20 +6,15 @@ its random state (of dropout) and its micro-batch size. As many processes as bef
 files and go on to the bit. Another number of processes shares the batches anew.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from dopsd.algorithms.common.batch import Batch, batch_from
 from dopsd.core.metrics import MetricSums
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
 
 # fields that state.json holds as they are
 COUNTS = (

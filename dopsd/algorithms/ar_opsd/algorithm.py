@@ -6,19 +6,18 @@ Tasks need reference solutions; for Sudoku a worked solution is derived from the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dopsd.algorithms.common.base import AlgorithmContext
 from dopsd.algorithms.common.solutions import solution
 from dopsd.algorithms.d_opsd.algorithm import DOpsd, build_components
 from dopsd.algorithms.d_opsd.teacher import TeacherPrompts, TeacherView
+from dopsd.rollout.collector import SelectedRollout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dopsd.algorithms.ar_opsd.config import ArOpsdConfig
-    from dopsd.algorithms.common.base import AlgorithmContext
     from dopsd.models.policy import Policy
-    from dopsd.rollout.collector import SelectedRollout
 
 
 def build(config: ArOpsdConfig, context: AlgorithmContext) -> ArOpsd:

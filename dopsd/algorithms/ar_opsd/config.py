@@ -1,7 +1,5 @@
 """Settings of AR-style OPSD."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from dopsd.algorithms.d_opsd.config import METRICS as DISTILLATION

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dopsd.rollout.collector import RolloutCollector
+from torch import Tensor
+
+from dopsd.core.metrics import MetricSums
+from dopsd.core.types import Problem
+from dopsd.rollout.collector import RolloutCollector, RolloutStats
+from dopsd.rollout.config import CollectorConfig, SamplingConfig
 from dopsd.rollout.prompts import PromptSet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
-
     from dopsd.algorithms.common.batch import Batch
-    from dopsd.core.metrics import MetricSums
-    from dopsd.core.types import Problem
     from dopsd.models.config import ModelConfig
     from dopsd.models.policy import Policy
-    from dopsd.rollout.collector import RolloutStats
-    from dopsd.rollout.config import CollectorConfig, SamplingConfig
     from dopsd.tasks.common.task import Task
 
 

@@ -3,21 +3,15 @@
 Shapes follow the legend of core/types.py.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import Field, dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
+from torch import Tensor
 
 from dopsd.core.tensors import upload
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from dataclasses import Field
-
-    from torch import Tensor
 
 
 class Batch:

@@ -1,7 +1,5 @@
 """Settings that the sections `method.*` share; the defaults are the published ones."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator

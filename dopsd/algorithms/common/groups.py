@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import stdev
 from typing import TYPE_CHECKING, Literal
 
-from dopsd.rollout.collector import RolloutStats
+from dopsd.core.types import Problem, Rollout
+from dopsd.rollout.collector import RolloutCollector, RolloutGroup, RolloutStats
 from dopsd.rollout.config import CollectorConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dopsd.algorithms.common.base import AlgorithmContext
     from dopsd.algorithms.common.config import GroupConfig
-    from dopsd.core.types import Problem, Rollout
     from dopsd.models.policy import Policy
-    from dopsd.rollout.collector import RolloutCollector, RolloutGroup
 
 Baseline = Literal["mean", "loo", "z"]
 

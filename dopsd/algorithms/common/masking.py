@@ -5,6 +5,7 @@ LLaDA, arXiv 2502.09992, Eq. 5.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from dopsd.core.rng import fold_in, uniform
 from dopsd.core.tensors import left_pad
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dopsd.models.policy import Policy
 
 LEAST = 0.001  # smallest share of masked tokens; the bound's weight is the inverse of the share

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torch import Tensor
 from torch.nn.functional import pad
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import log
-from dopsd.tasks.common.task import LayoutTask
+from dopsd.tasks.common.task import LayoutTask, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
-
     from dopsd.core.types import Problem
     from dopsd.models.policy import Policy
-    from dopsd.tasks.common.task import Task
 
 
 def solution(task: Task, problem: Problem, method: str) -> str:

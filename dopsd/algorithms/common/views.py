@@ -5,6 +5,7 @@ Shapes follow the legend of core/types.py; N is the number of masks of a complet
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -17,8 +18,6 @@ from dopsd.core.rng import fold_in, key_from, uniform
 from dopsd.core.tensors import left_pad, through_first, true_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dopsd.core.types import Rollout
     from dopsd.models.policy import Policy
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dopsd.algorithms.common.base import Collected, LossOutput
+from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
 from dopsd.algorithms.common.batch import Unmasking
 from dopsd.algorithms.common.losses import entropy, masked_cross_entropy, metric_sums
 from dopsd.algorithms.common.solutions import Solutions
@@ -21,12 +21,11 @@ from dopsd.algorithms.d3llm.recording import Recorder
 from dopsd.core.metrics import MetricSums
 from dopsd.core.rng import fold_in, key_from, uniform
 from dopsd.core.tensors import left_pad, through_first, true_positions, upload
+from dopsd.core.types import Problem
 from dopsd.rollout.collector import RolloutStats
 
 if TYPE_CHECKING:
-    from dopsd.algorithms.common.base import AlgorithmContext
     from dopsd.algorithms.d3llm.config import D3llmConfig
-    from dopsd.core.types import Problem
     from dopsd.models.policy import Policy
 
 

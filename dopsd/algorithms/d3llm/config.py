@@ -1,7 +1,5 @@
 """Settings of d3LLM."""
 
-from __future__ import annotations
-
 from dopsd.algorithms.common.config import (
     CROSS_ENTROPY_BYTES,
     AlgorithmConfig,

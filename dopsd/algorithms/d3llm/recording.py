@@ -8,7 +8,9 @@ A run that needs a missing problem records it.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +19,7 @@ from dopsd.core.files import WORK, append_lines, read_lines
 from dopsd.core.fingerprint import fingerprint
 from dopsd.core.progress import Progress
 from dopsd.core.rng import key_from
+from dopsd.core.types import Problem
 from dopsd.models.backends import resolved
 from dopsd.models.checkpoint_files import base_files
 from dopsd.rollout.config import Decoding
@@ -27,12 +30,8 @@ from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.registry import package_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from dopsd.algorithms.common.base import AlgorithmContext
     from dopsd.algorithms.d3llm.config import D3llmConfig
-    from dopsd.core.types import Problem
 
 
 @dataclass(frozen=True)

@@ -5,30 +5,27 @@ arXiv 2606.18195, section 3; the defaults are those of the published code.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from dopsd.algorithms.common.base import Collected, LossOutput
+from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
+from dopsd.algorithms.common.batch import Batch, States
 from dopsd.algorithms.common.losses import entropy
 from dopsd.algorithms.d_opsd.divergence import divergence_of, shared_mass, top_overlap
 from dopsd.algorithms.d_opsd.states import BlockSchedule, states_by_update
-from dopsd.algorithms.d_opsd.teacher import AS_STUDENT, gathered
+from dopsd.algorithms.d_opsd.teacher import AS_STUDENT, TeacherView, gathered
 from dopsd.core.metrics import MetricSums
 from dopsd.core.tensors import index_of, index_without, pack, take, widest
+from dopsd.core.types import Problem, Rollout
+from dopsd.rollout.collector import RolloutCollector, SelectedRollout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dopsd.algorithms.common.base import AlgorithmContext
-    from dopsd.algorithms.common.batch import Batch, States
     from dopsd.algorithms.d_opsd.config import DOpsdConfig
-    from dopsd.algorithms.d_opsd.teacher import TeacherView
-    from dopsd.core.types import Problem, Rollout
     from dopsd.models.policy import Policy
-    from dopsd.rollout.collector import RolloutCollector, SelectedRollout
 
 
 def build(config: DOpsdConfig, context: AlgorithmContext) -> DOpsd:

@@ -1,7 +1,5 @@
 """Settings of d-OPSD."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator

@@ -6,6 +6,7 @@ Pure functions of rollouts and keys (arXiv 2606.18195, section 3; docs/algorithm
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,16 +17,13 @@ from dopsd.algorithms.common.batch import States
 from dopsd.algorithms.d_opsd.teacher import AS_STUDENT, TeacherView
 from dopsd.core.rng import fold_in, key_from, uniform
 from dopsd.core.tensors import first_index, left_pad
-from dopsd.rollout.config import shared_block
+from dopsd.core.types import Rollout
+from dopsd.rollout.config import SamplingConfig, shared_block
 from dopsd.rollout.prompts import decoding
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dopsd.algorithms.d_opsd.config import DOpsdConfig
-    from dopsd.core.types import Rollout
     from dopsd.models.policy import Policy
-    from dopsd.rollout.config import SamplingConfig
 
 
 @dataclass(frozen=True)

@@ -7,22 +7,19 @@ The prompt may tell a solution or an answer (arXiv 2606.18195, section 4).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from torch import Tensor
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import log
 from dopsd.core.settings import LARGEST
-from dopsd.core.types import Rollout, plain, unplain
+from dopsd.core.types import Problem, Rollout, plain, unplain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
-
-    from dopsd.core.types import Problem
     from dopsd.distributed.process_group import ProcessGroup
     from dopsd.models.policy import Policy
     from dopsd.rollout.collector import RolloutCollector

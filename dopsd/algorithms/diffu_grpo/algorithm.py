@@ -7,26 +7,23 @@ less the group's mean, undivided (the published code turns scale_rewards off).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from dopsd.algorithms.common.base import Collected, LossOutput
+from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
 from dopsd.algorithms.common.batch import GroupBatch
-from dopsd.algorithms.common.groups import RewardedGroups, group_collector
+from dopsd.algorithms.common.groups import Rewarded, RewardedGroups, group_collector
 from dopsd.algorithms.common.losses import clipped_gain, kl_estimate, metric_sums, token_logps
 from dopsd.algorithms.common.views import Completions, rollout_keys
+from dopsd.core.types import Problem
+from dopsd.rollout.collector import RolloutCollector
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dopsd.algorithms.common.base import AlgorithmContext
-    from dopsd.algorithms.common.groups import Rewarded
     from dopsd.algorithms.diffu_grpo.config import DiffuGrpoConfig
-    from dopsd.core.types import Problem
     from dopsd.models.policy import Policy
-    from dopsd.rollout.collector import RolloutCollector
 
 
 def build(config: DiffuGrpoConfig, context: AlgorithmContext) -> DiffuGrpo:

@@ -1,7 +1,5 @@
 """Settings of diffu-GRPO."""
 
-from __future__ import annotations
-
 from dopsd.algorithms.common.config import (
     GROUPS,
     MASKED_LOGP,

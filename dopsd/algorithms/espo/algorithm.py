@@ -7,28 +7,25 @@ to that of GDSD (arXiv 2605.29398) or coupled-GRPO (arXiv 2506.20639).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from dopsd.algorithms.common.base import Collected, LossOutput
+from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
 from dopsd.algorithms.common.batch import Batch
-from dopsd.algorithms.common.groups import RewardedGroups, group_collector
+from dopsd.algorithms.common.groups import Rewarded, RewardedGroups, group_collector
 from dopsd.algorithms.common.losses import clipped_gain, kl_estimate, metric_sums
 from dopsd.algorithms.common.views import Completions, Views, random_ranks, view_logps
 from dopsd.core.rng import fold_in, key_from, uniform
+from dopsd.core.types import Problem, Rollout
+from dopsd.rollout.collector import RolloutCollector
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dopsd.algorithms.common.base import AlgorithmContext
-    from dopsd.algorithms.common.groups import Rewarded
     from dopsd.algorithms.espo.config import EspoConfig
-    from dopsd.core.types import Problem, Rollout
     from dopsd.models.policy import Policy
-    from dopsd.rollout.collector import RolloutCollector
 
 
 def build(config: EspoConfig, context: AlgorithmContext) -> Espo:

@@ -7,17 +7,19 @@ teacher too little learn from rewards, as in TraceRL (arXiv 2509.06949).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dopsd.algorithms.common.base import Collected, LossOutput
-from dopsd.algorithms.common.batch import MaskedTexts, States
+from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
+from dopsd.algorithms.common.batch import Batch, MaskedTexts, States
 from dopsd.algorithms.common.losses import masked_diffusion_loss
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.d_opsd.algorithm import DOpsd, build_components
 from dopsd.algorithms.d_opsd.teacher import AS_STUDENT, TeacherPrompts, TeacherView
 from dopsd.algorithms.infill.lessons import (
     Answers,
+    Lesson,
     answer_shift,
     count,
     lesson,
@@ -28,18 +30,13 @@ from dopsd.algorithms.trace_rl.algorithm import TraceRl
 from dopsd.algorithms.trace_rl.states import Trace
 from dopsd.core.metrics import MetricSums
 from dopsd.core.rng import key_from
+from dopsd.core.types import Problem, Rollout
 from dopsd.rollout.answer_span import answer_span
+from dopsd.rollout.collector import RolloutGroup, SelectedRollout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dopsd.algorithms.common.base import AlgorithmContext
-    from dopsd.algorithms.common.batch import Batch
     from dopsd.algorithms.infill.config import InfillConfig
-    from dopsd.algorithms.infill.lessons import Lesson
-    from dopsd.core.types import Problem, Rollout
     from dopsd.models.policy import Policy
-    from dopsd.rollout.collector import RolloutGroup, SelectedRollout
 
 PROBED = 4  # of so many states one is measured
 

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch import Tensor
 
+from dopsd.algorithms.common.batch import States
 from dopsd.algorithms.d_opsd.algorithm import sampleable_logits
+from dopsd.algorithms.d_opsd.states import BlockSchedule
 from dopsd.algorithms.d_opsd.teacher import TeacherView
 from dopsd.core.errors import Code, DopsdError
+from dopsd.core.metrics import MetricSums
 from dopsd.core.rng import key_from
 from dopsd.core.settings import LARGEST
 from dopsd.core.tensors import true_positions
-from dopsd.rollout.answer_span import answer_span, with_answer
-from dopsd.tasks.common.task import AnswerTask, SolverTask
+from dopsd.core.types import Problem, Rollout
+from dopsd.rollout.answer_span import AnswerSpan, FilledCompletion, answer_span, with_answer
+from dopsd.rollout.collector import RolloutGroup
+from dopsd.tasks.common.task import AnswerTask, SolverTask, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from torch import Tensor
-
-    from dopsd.algorithms.common.batch import States
-    from dopsd.algorithms.d_opsd.states import BlockSchedule
     from dopsd.algorithms.infill.config import InfillConfig
-    from dopsd.core.metrics import MetricSums
-    from dopsd.core.types import Problem, Rollout
     from dopsd.models.policy import Policy
-    from dopsd.rollout.answer_span import AnswerSpan, FilledCompletion
-    from dopsd.rollout.collector import RolloutGroup
-    from dopsd.tasks.common.task import Task
 
 
 @dataclass(frozen=True)

@@ -7,29 +7,25 @@ tokens that the sampler saw, so that its log-probability is exact, and takes a f
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from dopsd.algorithms.common.base import Collected, LossOutput
+from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
 from dopsd.algorithms.common.batch import Batch
-from dopsd.algorithms.common.groups import RewardedGroups, group_collector
+from dopsd.algorithms.common.groups import Rewarded, RewardedGroups, group_collector
 from dopsd.algorithms.common.losses import entropy, masked_cross_entropy, metric_sums
 from dopsd.algorithms.common.views import Completions
 from dopsd.core.tensors import through_first, true_positions
-from dopsd.rollout.collector import RolloutStats
+from dopsd.core.types import Problem
+from dopsd.rollout.collector import RolloutCollector, RolloutStats
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dopsd.algorithms.common.base import AlgorithmContext
-    from dopsd.algorithms.common.groups import Rewarded
     from dopsd.algorithms.just_grpo.config import JustGrpoConfig
-    from dopsd.core.types import Problem
     from dopsd.models.policy import Policy
-    from dopsd.rollout.collector import RolloutCollector
 
 
 def build(config: JustGrpoConfig, context: AlgorithmContext) -> JustGrpo:

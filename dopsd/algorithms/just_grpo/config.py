@@ -1,7 +1,5 @@
 """Settings of JustGRPO."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal, Self
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dopsd.algorithms.common.base import Collected, LossOutput
+from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
+from dopsd.algorithms.common.batch import MaskedTexts
 from dopsd.algorithms.common.losses import masked_diffusion_loss, metric_sums
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.core.rng import key_from
+from dopsd.core.types import Problem, Rollout
+from dopsd.rollout.collector import RolloutCollector
 
 if TYPE_CHECKING:
-    from dopsd.algorithms.common.base import AlgorithmContext
-    from dopsd.algorithms.common.batch import MaskedTexts
     from dopsd.algorithms.rft.config import RftConfig
-    from dopsd.core.types import Problem, Rollout
     from dopsd.models.policy import Policy
-    from dopsd.rollout.collector import RolloutCollector
 
 
 def build(config: RftConfig, context: AlgorithmContext) -> Rft:

@@ -1,7 +1,5 @@
 """Settings of rejection fine-tuning."""
 
-from __future__ import annotations
-
 from dopsd.algorithms.common.config import MASKED_CROSS_ENTROPY, Forwards, SelectingConfig
 from dopsd.core.settings import Count
 from dopsd.rollout.config import SamplingConfig

@@ -6,9 +6,13 @@ of `traces`. The model also learns the padding, which is end of text.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dopsd.algorithms.common.base import Collected, LossOutput
+from torch import Tensor
+
+from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
+from dopsd.algorithms.common.batch import MaskedTexts
 from dopsd.algorithms.common.losses import masked_diffusion_loss, metric_sums
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.common.solutions import Solutions, padded
@@ -16,18 +20,12 @@ from dopsd.core.errors import Code, DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
 from dopsd.core.rng import key_from
+from dopsd.core.types import Problem
 from dopsd.rollout.collector import RolloutStats
 from dopsd.tasks.common.sources import read_rows, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
-
-    from dopsd.algorithms.common.base import AlgorithmContext
-    from dopsd.algorithms.common.batch import MaskedTexts
     from dopsd.algorithms.sft.config import SftConfig
-    from dopsd.core.types import Problem
     from dopsd.models.policy import Policy
     from dopsd.tasks.common.config import Source
 

@@ -1,7 +1,5 @@
 """Settings of supervised fine-tuning."""
 
-from __future__ import annotations
-
 from dopsd.algorithms.common.config import (
     MASKED_CROSS_ENTROPY,
     AlgorithmConfig,

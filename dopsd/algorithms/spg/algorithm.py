@@ -7,14 +7,16 @@ an old policy nor a reference.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
-from dopsd.algorithms.common.base import Collected, LossOutput
+from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
 from dopsd.algorithms.common.batch import Batch
-from dopsd.algorithms.common.groups import RewardedGroups, group_collector
+from dopsd.algorithms.common.groups import Rewarded, RewardedGroups, group_collector
 from dopsd.algorithms.common.losses import metric_sums
 from dopsd.algorithms.common.views import (
     Completions,
@@ -25,19 +27,12 @@ from dopsd.algorithms.common.views import (
 )
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.rng import fold_in, uniform
-from dopsd.rollout.collector import RolloutStats
+from dopsd.core.types import Problem
+from dopsd.rollout.collector import RolloutCollector, RolloutStats
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
-
-    from dopsd.algorithms.common.base import AlgorithmContext
-    from dopsd.algorithms.common.groups import Rewarded
     from dopsd.algorithms.spg.config import SpgConfig
-    from dopsd.core.types import Problem
     from dopsd.models.policy import Policy
-    from dopsd.rollout.collector import RolloutCollector
 
 
 def build(config: SpgConfig, context: AlgorithmContext) -> Spg:

@@ -1,7 +1,5 @@
 """Settings of SPG."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from dopsd.algorithms.common.config import GROUPS, Forwards, IteratedGroupConfig, TrainOverrides

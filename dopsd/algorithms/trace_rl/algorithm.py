@@ -7,29 +7,25 @@ CJ-GRPO or RLDF.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from dopsd.algorithms.common.base import Collected, LossOutput
-from dopsd.algorithms.common.groups import RewardedGroups, group_collector
+from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
+from dopsd.algorithms.common.groups import Rewarded, RewardedGroups, group_collector
 from dopsd.algorithms.common.losses import clipped_gain, kl_estimate, metric_sums
 from dopsd.algorithms.common.views import Views, view_logps
-from dopsd.algorithms.trace_rl.states import Trace, most_surprising, plan_states
+from dopsd.algorithms.trace_rl.states import Plan, Trace, most_surprising, plan_states
+from dopsd.core.metrics import MetricSums
 from dopsd.core.rng import key_from
+from dopsd.core.types import Problem
 from dopsd.rollout.collector import RolloutStats
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dopsd.algorithms.common.base import AlgorithmContext
-    from dopsd.algorithms.common.groups import Rewarded
     from dopsd.algorithms.trace_rl.config import TraceRlConfig
-    from dopsd.algorithms.trace_rl.states import Plan
-    from dopsd.core.metrics import MetricSums
-    from dopsd.core.types import Problem
     from dopsd.models.policy import Policy
 
 

@@ -1,8 +1,6 @@
 """Settings of TraceRL."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -15,9 +13,7 @@ from dopsd.algorithms.common.config import (
 )
 from dopsd.core.metrics import Metric
 from dopsd.core.settings import LARGEST, Count, Natural, NonNegative, Positive, Share
-
-if TYPE_CHECKING:
-    from dopsd.rollout.config import SamplingConfig
+from dopsd.rollout.config import SamplingConfig
 
 
 class TraceRlConfig(GroupConfig):

@@ -5,6 +5,7 @@ Pure functions of rollouts and keys (TraceRL, arXiv 2509.06949, for models with 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from dopsd.algorithms.common.views import Completions
 from dopsd.core.rng import fold_in, uniform
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dopsd.algorithms.common.groups import Rewarded
     from dopsd.core.types import Rollout
     from dopsd.models.policy import Policy

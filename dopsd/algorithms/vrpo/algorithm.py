@@ -6,6 +6,7 @@ any.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,23 +15,19 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from dopsd.algorithms.common.base import Collected, LossOutput
+from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
 from dopsd.algorithms.common.batch import PreferenceBatch
 from dopsd.algorithms.common.losses import masked_cross_entropy, metric_sums
 from dopsd.algorithms.common.views import random_subset
 from dopsd.core.rng import fold_in, key_from, uniform
 from dopsd.core.tensors import left_pad, through_first, true_positions
-from dopsd.rollout.collector import RolloutStats
+from dopsd.core.types import Problem, Rollout
+from dopsd.rollout.collector import RolloutCollector, RolloutGroup, RolloutStats
 from dopsd.rollout.config import CollectorConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dopsd.algorithms.common.base import AlgorithmContext
     from dopsd.algorithms.vrpo.config import VrpoConfig
-    from dopsd.core.types import Problem, Rollout
     from dopsd.models.policy import Policy
-    from dopsd.rollout.collector import RolloutCollector, RolloutGroup
 
 
 def build(config: VrpoConfig, context: AlgorithmContext) -> Vrpo:

@@ -6,25 +6,22 @@ completion is the sum over its tokens, from one forward of the fully masked comp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
-from dopsd.algorithms.common.base import Collected, LossOutput
+from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
 from dopsd.algorithms.common.batch import MaskedTexts
 from dopsd.algorithms.common.groups import RewardedGroups, group_collector
 from dopsd.algorithms.common.losses import metric_sums
 from dopsd.algorithms.common.views import Completions, Views, rollout_keys, view_logps
-from dopsd.rollout.collector import RolloutStats
+from dopsd.core.types import Problem, Rollout
+from dopsd.rollout.collector import RolloutCollector, RolloutStats
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dopsd.algorithms.common.base import AlgorithmContext
     from dopsd.algorithms.wd1.config import Wd1Config
-    from dopsd.core.types import Problem, Rollout
     from dopsd.models.policy import Policy
-    from dopsd.rollout.collector import RolloutCollector
 
 
 def build(config: Wd1Config, context: AlgorithmContext) -> Wd1:

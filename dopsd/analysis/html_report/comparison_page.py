@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from dopsd.analysis.figures import METHODS
@@ -14,17 +15,15 @@ from dopsd.analysis.html_report.run_charts import (
     hover,
     source_of,
 )
+from dopsd.analysis.results import Finished
 from dopsd.analysis.tables import chosen_on, groups, mean_curve, paper_tables
 from dopsd.core.palette import drawing_colours
 from dopsd.core.statistics import gap, percent, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from bokeh.plotting import figure as Figure
 
     from dopsd.analysis.html_report.facts import ComparisonFacts
-    from dopsd.analysis.results import Finished
 
 RUN_COSTS = ("rollouts", "seconds")  # in the table of runs, beside the update
 Curve = list[tuple[dict[str, float], float]]  # costs and accuracy of each checkpoint

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from dopsd.analysis.html_report import words
 from dopsd.analysis.html_report.paired import excludes_zero
 from dopsd.analysis.html_report.words import count
+from dopsd.analysis.results import Finished
 from dopsd.analysis.tables import RESAMPLED, groups, mean_cost, names_of
 from dopsd.core.statistics import percent, points
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
     from dopsd.analysis.html_report.facts import ComparisonFacts
-    from dopsd.analysis.results import Finished
 
 ENOUGH_SEEDS = 5
 SPREAD = 1.5  # standard errors over problems; seeds that differ more than this differ by themselves

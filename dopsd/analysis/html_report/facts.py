@@ -1,16 +1,12 @@
 """What a run's report shows, as plain values that `dopsd.pipeline.results.run_report` gathers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dopsd.algorithms.registry import label
+from dopsd.analysis.results import Finished
 from dopsd.analysis.tables import named, names_of
-
-if TYPE_CHECKING:
-    from dopsd.analysis.results import Finished
-    from dopsd.core.paths import RunKey
+from dopsd.core.paths import RunKey
 
 
 @dataclass(frozen=True)

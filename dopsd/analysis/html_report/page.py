@@ -7,14 +7,13 @@ import json
 import re
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.files import write_atomically
 
 if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
-    from pathlib import Path
-
     from jinja2 import Environment
     from markupsafe import Markup
 

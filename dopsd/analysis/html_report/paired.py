@@ -1,13 +1,9 @@
 """What paired scores of the base and a trained model on the same problems allow to conclude."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from dopsd.core.statistics import sign_test
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FEW = 10  # changed answers, below which a bootstrap interval is too narrow
 LEVEL = 0.05  # of the sign test

@@ -1,7 +1,5 @@
 """Profiles: complete settings by name, made from YAML files (`layers`)."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from itertools import product
 from pathlib import Path

@@ -1,25 +1,20 @@
 """The YAML files of the profiles: in this folder, and in those of algorithms and architectures."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from copy import deepcopy
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from textwrap import indent
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.errors import Code, DopsdError, unknown
 from dopsd.core.paths import BASES
+from dopsd.core.registry import Registry
 from dopsd.models.registry import ARCHITECTURES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from dopsd.core.registry import Registry
 
 FOLDER = files("dopsd.config.profiles")
 EMBEDDED, LANGUAGE_MODELS = "embedded.yaml", "language_models.yaml"

@@ -4,8 +4,6 @@ The state at position i predicts token i + 1, as in the autoregressive model tha
 Importing this module registers model_type "a2d-llama" with AutoConfig and AutoModelForMaskedLM.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from transformers import AutoConfig, AutoModelForMaskedLM, LlamaConfig, LlamaModel

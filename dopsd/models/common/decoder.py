@@ -5,16 +5,14 @@ outside; `states` gives them those of a denoiser. Key names of the weights stay 
 which are the hub's.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel  # noqa: TC002  # it evaluates annotations
+from transformers import PreTrainedModel  # it evaluates annotations
 from transformers.modeling_outputs import MaskedLMOutput
 
-from dopsd.models.common.decoder_config import DecoderConfig  # noqa: TC001  # as above
+from dopsd.models.common.decoder_config import DecoderConfig  # as above
 from dopsd.models.common.layout import Layout
 from dopsd.models.denoiser import Denoiser
 from dopsd.models.kv_cache import KVCache

@@ -1,16 +1,11 @@
 """Config of a decoder of transformers as a masked diffusion model, checked field by field."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Self
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.models.denoiser import OF_THE_CLASS, DenoiserConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Self
 
 READ = (
     *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),

@@ -4,8 +4,6 @@ Tensor names are Llama's; the output is not shifted. Importing this module regis
 "illada" with AutoConfig and AutoModelForMaskedLM.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from transformers import AutoConfig, AutoModelForMaskedLM, LlamaConfig, LlamaModel

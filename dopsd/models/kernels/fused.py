@@ -17,8 +17,6 @@ Together 28. Plain torch keeps 38, or 46 with dropout of adapters: each norm its
 SwiGLU silu(gate) too, and each adapter a copy of its input and a mask of a byte.
 """
 
-from __future__ import annotations
-
 from typing import Any, Protocol
 
 import torch

@@ -3,8 +3,6 @@
 Packages are imported at the first call, so that the operators exist without them.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 At the end are their shapes without values; launch.py registers their Triton kernels for GPUs.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn.functional import silu

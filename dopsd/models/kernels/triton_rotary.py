@@ -3,8 +3,6 @@
 liger-kernel has one that overwrites its arguments, of which autograd would need copies.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -5,9 +5,7 @@ A Llama-like stack without causal mask: position i of the output predicts token 
 AutoModelForMaskedLM. The embedded model is the same class.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +19,6 @@ from dopsd.models.denoiser import Denoiser
 from dopsd.models.kernels.operators import Kernels, rope_tables
 from dopsd.models.kv_cache import KVCache
 from dopsd.models.llada.configuration import LladaConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class RMSNorm(nn.Module):

@@ -5,9 +5,8 @@ each head, and a mixture of experts after the first layers. The output is not sh
 this module registers model_type "llada2_moe" with AutoConfig and AutoModelForMaskedLM.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +20,7 @@ from dopsd.models.common.decoder import DecoderForMaskedLM, LayerCache
 from dopsd.models.common.decoder_config import DecoderConfig, check_numbers
 from dopsd.models.common.layout import Layout
 from dopsd.models.kernels.operators import rope_tables
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from dopsd.models.kv_cache import KVCache
+from dopsd.models.kv_cache import KVCache
 
 RANKED = 2  # experts whose scores rank a group
 ROTATED = 0.5  # share of a head that the published class rotates where a file does not say it

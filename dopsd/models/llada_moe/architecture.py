@@ -4,8 +4,6 @@ Tensor names are those of the published checkpoints; the output is not shifted. 
 module registers model_type "llada_moe" with AutoConfig and AutoModelForMaskedLM.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Self
 
 import torch

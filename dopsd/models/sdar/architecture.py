@@ -4,8 +4,6 @@ Tensor names and config are those of Qwen3; the output is not shifted. Importing
 registers model_type "sdar" with AutoConfig and AutoModelForMaskedLM.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from transformers import AutoConfig, AutoModelForMaskedLM, Qwen3Config, Qwen3Model

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
@@ -36,8 +37,6 @@ from dopsd.tracking.client import (
 from dopsd.training.run_identity import scratch_folder
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dopsd.config.params import Params
 
 PUBLISHED = "published"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code, DopsdError
@@ -19,8 +20,6 @@ from dopsd.core.tensor_files import fsync_rename
 from dopsd.models.adapter_files import has_all_weights
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dopsd.models.config import ModelConfig
     from dopsd.models.merged_files import MergedModel, Rounding
 

@@ -3,16 +3,15 @@
 Nothing is sent before every file has been checked, and all files arrive in one commit.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
+from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import WORK, read_json
 from dopsd.core.progress import log
@@ -24,12 +23,7 @@ from dopsd.tracking import hub
 from dopsd.tracking.flavour import require_sealed
 from dopsd.tracking.hub_card import Release, hub_card, shared_page
 from dopsd.training.run_identity import is_current
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dopsd.config.params import Params
-    from dopsd.training.run_settings import RunSettings
+from dopsd.training.run_settings import RunSettings
 
 CARD, REPORT, MODEL = "README.md", "report.html", "config.json"
 TEMPLATE, TOKENIZER = "chat_template.jinja", "tokenizer_config.json"

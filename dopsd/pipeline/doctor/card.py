@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dopsd.pipeline.doctor.machine import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import torch
 
     from dopsd.config.params import Params

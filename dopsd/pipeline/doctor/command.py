@@ -1,8 +1,7 @@
 """`dopsd doctor`: check this machine for what params.yaml needs, and say what to do."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -26,10 +25,6 @@ from dopsd.pipeline.doctor.machine import (
     user,
 )
 from dopsd.pipeline.doctor.services import hub, ports, prefect_server, remote, tracking_server
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 CHECKS: tuple[Callable[[Params], Iterator[Finding]], ...] = (
     python,

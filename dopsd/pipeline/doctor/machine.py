@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
@@ -17,8 +18,6 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.extras import advice as install
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from dopsd.config.params import Params
 
 CORE = ("torch", "transformers", "peft", "accelerate", "safetensors")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,6 @@ from dopsd.pipeline.doctor.machine import Finding
 from dopsd.tracking.client import local_port, shown, start_command, tracking_uri
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from dopsd.config.params import Params
 
 PORTS = {"MLflow": 5000, "Prefect": 4200}

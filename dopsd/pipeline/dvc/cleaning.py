@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.files import ASIDE, WORK
@@ -11,8 +12,6 @@ from dopsd.core.progress import log
 from dopsd.training.run_identity import scratch_folder
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dopsd.config.params import Params
 
 

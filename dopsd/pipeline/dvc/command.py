@@ -6,8 +6,6 @@ seconds later, ends them without saving. Output and exit code are DVC's. DVC can
 here, so `commit` needs `--force` where DVC would ask.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re
@@ -16,12 +14,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
 
 from dopsd.config import params_file
 from dopsd.config.loading import load_params
+from dopsd.config.params import Params
 from dopsd.config.profiles import HARDWARE, PRESET
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.extras import require
@@ -32,12 +32,6 @@ from dopsd.core.progress import log
 from dopsd.pipeline.dvc.patient import PARENT
 from dopsd.pipeline.recipes import FILE, PARAMS, write_recipes
 from dopsd.training.start import STARTS, remove_dead_links
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import FrameType
-
-    from dopsd.config.params import Params
 
 SHOWING = {"--dry", "-h", "--help"}  # options of `dvc repro` with which it runs nothing
 STOP_EVERY = 5.0  # seconds between two requests to stop; training ignores repetitions

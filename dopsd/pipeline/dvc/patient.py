@@ -5,8 +5,6 @@ while its stage still saves. Signals get handlers and not SIG_IGN, which a stage
 the process that started this one dies, this one dies too.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import runpy

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.config import BETWEEN
 from dopsd.core.files import WORK, object_in
+from dopsd.core.paths import RunKey
 from dopsd.core.progress import log
 from dopsd.models.adapter_files import MANIFEST
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
-    from dopsd.core.paths import RunKey
 
 
 def remove_unwanted(params: Params, key: RunKey) -> None:

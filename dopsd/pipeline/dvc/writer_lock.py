@@ -6,25 +6,21 @@ that has ended on this machine is replaced at once, any other when its lease is 
 machines that share a folder must agree within LEASE.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import psutil
 from flufl.lock import Lock, NotLockedError, TimeOutError
 
 from dopsd.core.files import WORK
 from dopsd.core.progress import log
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LOCK = WORK / "writer.lock"
 LEASE = timedelta(seconds=60)

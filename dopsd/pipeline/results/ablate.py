@@ -4,16 +4,14 @@ Section `ablate` of params.yaml names the variants and their tables (paper, Tabl
 that `ablate.run` lists are stages of dvc.yaml, and run through DVC.
 """
 
-from __future__ import annotations
-
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from dopsd.algorithms.common.config import BETWEEN
+from dopsd.algorithms.common.config import BETWEEN, AlgorithmConfig
 from dopsd.algorithms.registry import ALGORITHMS, variant_of
 from dopsd.analysis.figures import axes_of, percent_axis, save_figure
 from dopsd.analysis.html_report.comparison_text import of_starts
@@ -29,6 +27,7 @@ from dopsd.analysis.tables import (
     means,
     print_markdown,
 )
+from dopsd.config.params import Params
 from dopsd.config.params_file import params as write_params
 from dopsd.config.profiles import HARDWARE, PRESET
 from dopsd.core.errors import Code, DopsdError
@@ -41,13 +40,7 @@ from dopsd.core.statistics import gap, percent, within
 from dopsd.evaluation.published import published_variants
 from dopsd.pipeline.dvc.command import run as run_dvc
 from dopsd.training.run_identity import record_of, scratch_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dopsd.algorithms.common.config import AlgorithmConfig
-    from dopsd.config.params import Params
-    from dopsd.training.run_settings import RunSettings
+from dopsd.training.run_settings import RunSettings
 
 DEFAULT = "default"
 OUT = REPORTS / "ablations"

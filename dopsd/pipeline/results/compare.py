@@ -4,18 +4,19 @@ The cost of an update depends on the method. So curves are drawn against updates
 seconds.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from dopsd.algorithms.common.config import BETWEEN, kind_of
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.analysis.figures import axes_of, legend_below, percent_axis, save_figure
 from dopsd.analysis.results import COSTS, Finished, between_runs, rounds_differently
 from dopsd.analysis.tables import draw_group, groups, names_of, print_markdown
+from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError, unknown
 from dopsd.core.extras import require
 from dopsd.core.files import fresh_folder, read_json, write_json
@@ -31,12 +32,6 @@ from dopsd.pipeline.results.comparison import (
     write_comparison,
 )
 from dopsd.training import run_identity
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from dopsd.config.params import Params
 
 OUT = REPORTS / "compare"
 ANSWERS, BASES = "answers of the base", "bases"

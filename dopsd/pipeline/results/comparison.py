@@ -1,12 +1,12 @@
 """Tables of a comparison of finished runs, as values and as Markdown."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import combinations
+from pathlib import Path
 from statistics import fmean, pstdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dopsd.analysis.html_report.comparison_page import comparison_page
 from dopsd.analysis.html_report.comparison_text import (
@@ -37,6 +37,7 @@ from dopsd.analysis.tables import (
     paper_tables,
     row_of,
 )
+from dopsd.config.params import Params
 from dopsd.config.params_file import flat
 from dopsd.core.files import WORK, read_json
 from dopsd.core.metrics import COUNTED
@@ -46,12 +47,6 @@ from dopsd.pipeline.results.repeat import as_text
 from dopsd.pipeline.results.run_report import refresh, staleness
 from dopsd.tasks.registry import load_task
 from dopsd.training.run_identity import record_of, settings_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from dopsd.config.params import Params
 
 COST_COLUMNS = ("updates", *COUNTED, "seconds")
 Rows = list[dict[str, Any]]

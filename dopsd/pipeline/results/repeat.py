@@ -1,22 +1,17 @@
 """How a run's settings differ from the nearest profile, and the commands that repeat the run."""
 
-from __future__ import annotations
-
 import json
 import shlex
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dopsd.algorithms.common.config import BETWEEN, kind_of
 from dopsd.config.loading import checked
+from dopsd.config.params import Params
 from dopsd.config.params_file import flat
 from dopsd.config.profiles import HARDWARE, PRESET, choices, resolve
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dopsd.config.params import Params
-    from dopsd.core.paths import RunKey
+from dopsd.core.paths import RunKey
 
 SHARED = ("model", "pretrain", "sampling", "train", "evaluate", "select", "launch")
 ABSENT = "absent"

@@ -4,14 +4,13 @@ It is no output of DVC, because it shows seconds and devices. `dopsd report`, `d
 `dopsd compare` and `dopsd publish` write it where it is missing or its inputs have changed.
 """
 
-from __future__ import annotations
-
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import TemplateError
 
@@ -21,11 +20,13 @@ from dopsd.analysis.html_report.page import digest_of, is_fresh, write_page
 from dopsd.analysis.html_report.run_page import run_page
 from dopsd.analysis.results import Finished
 from dopsd.config.consistency import task_files
+from dopsd.config.params import Params
 from dopsd.config.params_file import flat
 from dopsd.core.errors import DopsdError
 from dopsd.core.extras import advice
 from dopsd.core.files import WORK, object_in, read_json
 from dopsd.core.fingerprint import sha256
+from dopsd.core.paths import RunKey
 from dopsd.core.progress import log
 from dopsd.core.registry import first_line
 from dopsd.core.tables import read_table
@@ -40,13 +41,7 @@ from dopsd.tracking.glossary import TRAINING, own_metrics
 from dopsd.training import run_identity
 from dopsd.training.machine import MACHINE
 from dopsd.training.run_identity import record_of, scratch_folder, settings_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from dopsd.config.params import Params
-    from dopsd.core.paths import RunKey
-    from dopsd.training.run_settings import RunSettings
+from dopsd.training.run_settings import RunSettings
 
 SPLITS = ("train", "validation", "test")
 BASE_KEYS = ("pretrain.", "data.")  # what an embedded base is made from

@@ -3,17 +3,17 @@
 The commands write to a file in work/logs/. Signals go to the command: training saves and stops.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from types import FrameType
 
+from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.interrupts import handling
@@ -23,6 +23,7 @@ from dopsd.distributed.launch import LAUNCHER
 from dopsd.pipeline.dvc.writer_lock import WriterLock
 from dopsd.pipeline.run import request as run_request
 from dopsd.pipeline.run import view as run_view
+from dopsd.pipeline.run.request import RunRequest
 from dopsd.pipeline.run.view import (
     Display,
     RunView,
@@ -38,13 +39,6 @@ from dopsd.pipeline.run.view import (
     stage_progress,
 )
 from dopsd.tracking.client import start_command
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
-
-    from dopsd.config.params import Params
-    from dopsd.pipeline.run.request import RunRequest
 
 LOOK_EVERY = 0.5  # seconds
 STARTED = re.compile(r"Running stage '(.+)':")

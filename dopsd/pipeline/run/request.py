@@ -3,23 +3,19 @@
 `dopsd run` checks a request before Prefect gets it; the flow writes the same request.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dopsd.config import params_file, profiles
 from dopsd.config.loading import checked, parse_yaml, read_yaml
 from dopsd.config.named_files import require
+from dopsd.config.params import Params
 from dopsd.config.profiles import AS_IT_STANDS, HARDWARE, PRESET
 from dopsd.core.errors import Code, DopsdError
 from dopsd.training.pretraining.origin import mismatch
-
-if TYPE_CHECKING:
-    from dopsd.config.params import Params
 
 PARAMS = Path("params.yaml")
 

@@ -12,9 +12,10 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
@@ -27,10 +28,6 @@ from dopsd.core.progress import FEWEST, PLAIN_EVERY, STEADY
 from dopsd.core.statistics import ends, percent
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rich.console import RenderableType
-
     from dopsd.config.params import Params
     from dopsd.core.paths import RunKey
 

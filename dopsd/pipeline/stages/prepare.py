@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.progress import log
 from dopsd.tasks.common.storage import DATA, PROMPT, write_problems, write_prompt
+from dopsd.tasks.common.task import Task
 from dopsd.tasks.registry import load_task
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
-    from dopsd.tasks.common.task import Task
 
 
 def run(params: Params, task_name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,8 +23,6 @@ from dopsd.rollout.sampler import GenerationRequest, denoise
 from dopsd.tasks.common.task import grid_values
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dopsd.config.params import Params
     from dopsd.training.run_settings import RunSettings
 

@@ -11,7 +11,9 @@ Rows of a block-causal base come twice: as the base attends, and with a teacher 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,26 +26,22 @@ from dopsd.core.fingerprint import fingerprint
 from dopsd.core.paths import REPORTS
 from dopsd.core.progress import Progress, log
 from dopsd.core.statistics import bootstrap, wilson
+from dopsd.core.types import Problem
 from dopsd.models.backends import distinct, measured_on, resolved
 from dopsd.models.checkpoint_files import base_files
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.rollout.answer_span import answer_hints, answer_source, hints
-from dopsd.rollout.collector import RolloutCollector
+from dopsd.rollout.collector import RolloutCollector, SelectedRollout
 from dopsd.rollout.config import CollectorConfig
 from dopsd.rollout.engine import denoise_all
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest
 from dopsd.tasks.common.storage import data_files
+from dopsd.tasks.common.task import Task
 from dopsd.tasks.registry import load_task, package_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from dopsd.config.params import Params
-    from dopsd.core.types import Problem
-    from dopsd.rollout.collector import SelectedRollout
-    from dopsd.tasks.common.task import Task
 
 SPLIT = "train"
 SEES_ALL = ", sees all"  # of rows of a teacher whose tokens see every other

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from dopsd.models.tokenizer import TokenCounts, token_counts
 from dopsd.pipeline.task_check.rows import (
     SHOWN,
     Findings,
+    Located,
     check_file,
     check_others,
     check_references,
@@ -27,17 +29,13 @@ from dopsd.pipeline.task_check.rows import (
     read,
     shortest,
 )
-from dopsd.tasks.common.config import Source
+from dopsd.tasks.common.config import Source, TaskConfig
 from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.custom.config import CustomTaskConfig
 from dopsd.tasks.custom.task import CustomTask
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dopsd.config.params import Params
-    from dopsd.pipeline.task_check.rows import Located
-    from dopsd.tasks.common.config import TaskConfig
 
 PIPE_WIDTH = 160  # columns of a table that does not go to a terminal
 SPLITS = ("train", "validation", "test")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dopsd.config.consistency import FILES
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import Progress
+from dopsd.core.types import Problem
 from dopsd.tasks.common.sources import Row, read_file, read_rows
 from dopsd.tasks.custom.answers import extract, written
 from dopsd.tasks.custom.rows import cell
@@ -18,7 +19,6 @@ from dopsd.tasks.custom.verifiers.config import CommandConfig
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
-    from dopsd.core.types import Problem
 
 
 @dataclass(frozen=True)

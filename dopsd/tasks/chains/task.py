@@ -6,6 +6,7 @@ follows <answer>, up to </answer> or the end. strict: one digit in a closed <ans
 
 from __future__ import annotations
 
+import random
 import re
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,6 @@ from dopsd.tasks.common.asking import AskingTask, no_longer_than
 from dopsd.tasks.common.rows import draw, split_of, stream
 
 if TYPE_CHECKING:
-    import random
-
     from dopsd.tasks.chains.config import ChainsConfig
 
 INSTRUCTIONS = """Apply the operations to the first number, one after the other, from left to right. After each, keep the remainder

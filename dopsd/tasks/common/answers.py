@@ -4,15 +4,10 @@ Every function is one pass over the text, without backtracking: a generation may
 form and length.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from dopsd.core.types import Score
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BOX, FRAME = "\\boxed", "\\fbox"
 BRACES = re.compile("[{}]")

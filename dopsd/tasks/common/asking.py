@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code, DopsdError
+from dopsd.core.types import Problem, Score
 from dopsd.tasks.common.storage import DATA, read_problems
 
 if TYPE_CHECKING:
-    from dopsd.core.types import Problem, Score
     from dopsd.tasks.common.config import TaskConfig
 
 PLACE = "{question}"  # where a prompt file takes the question

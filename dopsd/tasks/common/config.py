@@ -1,7 +1,5 @@
 """Settings that every task's section of params.yaml has."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from dopsd.core.settings import Count, Positive, Section, Share, Whole

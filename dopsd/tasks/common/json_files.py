@@ -1,19 +1,15 @@
 """Read .jsonl and .json files of rows; every number stays as its file writes it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from dopsd.core.errors import Code, DopsdError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 ROW = re.compile(r"[^\s,]")  # where the next row of an array begins
 Cells = dict[str, Any]

@@ -3,8 +3,6 @@ r"""Numbers in texts: those that stand by themselves, and are no part of 1/2, 10
 The decimal mark is a setting and never guessed: the other mark may only group thousands.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from decimal import Decimal

@@ -9,6 +9,7 @@ import hashlib
 import random
 from abc import abstractmethod
 from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,6 @@ from dopsd.tasks.common.asking import AskingTask, no_longer_than
 from dopsd.tasks.common.sources import Row, read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
-
     from dopsd.tasks.common.config import RowTaskConfig
 
 

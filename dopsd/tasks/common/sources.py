@@ -9,6 +9,7 @@ import csv
 import logging
 import os
 import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
@@ -20,13 +21,10 @@ from typing import TYPE_CHECKING, Any
 from dopsd.core.errors import TEMPORARY, Code, DopsdError, is_unicode
 from dopsd.core.extras import require
 from dopsd.core.progress import log
-from dopsd.tasks.common.json_files import Figure, json_file, json_lines, repeated
+from dopsd.tasks.common.json_files import Cells, Figure, Numbered, json_file, json_lines, repeated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from dopsd.tasks.common.config import Source
-    from dopsd.tasks.common.json_files import Cells, Numbered
 
 LONGEST_CELL = 2**31 - 1  # characters of a cell in a .csv file of rows; elsewhere 131072
 SEPARATORS = ",;\t"  # of columns in a .csv file; spreadsheets choose by language

@@ -1,18 +1,13 @@
 """Problems on disk: one JSON object per line."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code, DopsdError, is_unicode
 from dopsd.core.files import write_atomically
 from dopsd.core.types import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def data_files(task: str, *splits: str) -> list[Path]:

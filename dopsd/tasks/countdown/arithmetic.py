@@ -5,22 +5,17 @@ from __future__ import annotations
 import ast
 import itertools
 import operator
+import random
 import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dopsd.core.types import Problem
 from dopsd.tasks.common.answers import closed, last_boxed, published_box
 from dopsd.tasks.common.rows import new_problem
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Iterator, Sequence
-
-    from dopsd.core.types import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
     Operations = dict[type[ast.operator], Callable[[float, float], complex]]
 
 LONGEST = 200  # characters; six numbers and their operators need fewer than 60

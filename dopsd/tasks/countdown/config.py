@@ -1,7 +1,5 @@
 """Settings of Countdown."""
 
-from __future__ import annotations
-
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator

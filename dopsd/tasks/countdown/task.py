@@ -5,13 +5,17 @@ published: `**` and `//` are allowed. strict: + - * / and brackets only.
 
 from __future__ import annotations
 
+import random
 import re
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code, DopsdError
+from dopsd.core.types import Problem, Score
 from dopsd.tasks.common.answers import closed, score_by_rule
 from dopsd.tasks.common.asking import no_longer_than
 from dopsd.tasks.common.rows import RowTask, draw, named_apart, split_of, stream
+from dopsd.tasks.common.sources import Row
 from dopsd.tasks.countdown.arithmetic import (
     ALL,
     PLAIN,
@@ -28,11 +32,6 @@ from dopsd.tasks.countdown.arithmetic import (
 )
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Hashable, Sequence
-
-    from dopsd.core.types import Problem, Score
-    from dopsd.tasks.common.sources import Row
     from dopsd.tasks.countdown.arithmetic import Operations
     from dopsd.tasks.countdown.config import CountdownConfig
 

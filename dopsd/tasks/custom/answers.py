@@ -3,6 +3,7 @@ r"""Find the answer in a generation: in \boxed{}, in a tag, after a marker, by a
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,6 @@ from dopsd.core.progress import log
 from dopsd.tasks.common.answers import BOX, braced, closed, last_boxed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dopsd.tasks.custom.config import AnswerFormat
 
 SECONDS = 1.0  # time limit of a search

@@ -1,7 +1,5 @@
 """Settings of a task of your own: `data.NAME: {type: custom, ...}`."""
 
-from __future__ import annotations
-
 from string import Formatter
 from typing import Annotated, Any, Literal, Self
 

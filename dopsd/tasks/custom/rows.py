@@ -1,23 +1,17 @@
 """Problems of a task's rows: the prompt from its template, the answer, the solution."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from string import Formatter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.tasks.common.json_files import json_of
-from dopsd.tasks.common.sources import columns_found, encodable
+from dopsd.tasks.common.sources import Row, columns_found, encodable
 from dopsd.tasks.custom.answers import extract
-from dopsd.tasks.custom.config import columns_of
+from dopsd.tasks.custom.config import CustomTaskConfig, columns_of
 from dopsd.tasks.custom.verifiers.command import ROW
 from dopsd.tasks.custom.verifiers.config import CommandConfig, contents
-
-if TYPE_CHECKING:
-    from dopsd.tasks.common.sources import Row
-    from dopsd.tasks.custom.config import CustomTaskConfig
 
 SCORED_BY = "scored_by"  # in extra of a problem: digest of what decides the scores of its answers
 

@@ -4,31 +4,25 @@ published: the first of `answer_format` that a generation has counts. strict: on
 them.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import is_main_rank, log
+from dopsd.core.types import Problem, Score
 from dopsd.tasks.common.answers import UNKNOWN, score_by_rule
 from dopsd.tasks.common.asking import AskingTask, no_longer_than
 from dopsd.tasks.common.rows import held_out, named_apart, new_problem
-from dopsd.tasks.common.sources import read_rows
+from dopsd.tasks.common.sources import Row, read_rows
 from dopsd.tasks.common.storage import DATA, as_lines
 from dopsd.tasks.custom.answers import extract
+from dopsd.tasks.custom.config import CustomTaskConfig
 from dopsd.tasks.custom.rows import SCORED_BY, RowReader, as_text
 from dopsd.tasks.custom.verifiers.command import command, mathematics
+from dopsd.tasks.custom.verifiers.config import VerifierConfig
 from dopsd.tasks.custom.verifiers.json_schema import JsonSchema
 from dopsd.tasks.custom.verifiers.texts import Choice, Exact, Number, Pattern
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from dopsd.core.types import Problem, Score
-    from dopsd.tasks.common.sources import Row
-    from dopsd.tasks.custom.config import CustomTaskConfig
-    from dopsd.tasks.custom.verifiers.config import VerifierConfig
 
 SHOWN = 3  # faulty rows to name; the others are counted
 SPLITS = ("test", "validation", "train")  # a row of two splits stays in the first of these

@@ -1,7 +1,5 @@
 """Settings of GSM8K."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from dopsd.tasks.common.config import RowTaskConfig, Source

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code, DopsdError
+from dopsd.core.types import Problem, Score
 from dopsd.tasks.common.answers import (
     BOX,
     UNKNOWN,
@@ -26,9 +28,6 @@ from dopsd.tasks.common.rows import RowTask, new_problem
 from dopsd.tasks.common.sources import Row, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from dopsd.core.types import Problem, Score
     from dopsd.tasks.gsm8k.config import Gsm8kConfig
 
 NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]*)?")

@@ -1,7 +1,5 @@
 """Settings of MATH500."""
 
-from __future__ import annotations
-
 from dopsd.tasks.common.config import RowTaskConfig, Source
 
 

@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code, DopsdError
+from dopsd.core.types import Problem, Score
 from dopsd.tasks.common.answers import (
     BOX,
     UNKNOWN,
@@ -26,7 +27,6 @@ from dopsd.tasks.common.rows import RowTask, new_problem
 from dopsd.tasks.common.sources import Row, text_of
 
 if TYPE_CHECKING:
-    from dopsd.core.types import Problem, Score
     from dopsd.tasks.common.config import RowTaskConfig
 
 

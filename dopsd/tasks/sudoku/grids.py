@@ -3,17 +3,12 @@
 A puzzle is 16 digits read row by row, 0 for a blank.
 """
 
-from __future__ import annotations
-
 import itertools
+import random
 from functools import cache
-from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.types import Cell, Problem
-
-if TYPE_CHECKING:
-    import random
 
 SIZE = 4
 CELLS = SIZE * SIZE

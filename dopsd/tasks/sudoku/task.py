@@ -8,6 +8,7 @@ a closed <answer>.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,8 +32,6 @@ from dopsd.tasks.sudoku.grids import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from dopsd.tasks.sudoku.config import SudokuConfig
 
 INSTRUCTIONS = """Fill in a 4x4 Sudoku. It is given as 16 characters, row after row, with 0 for an empty cell.

@@ -1,7 +1,5 @@
 """Section `pretrain`: the embedded model's shape and its pretraining."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

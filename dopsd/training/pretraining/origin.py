@@ -4,8 +4,6 @@ The record holds settings and digests of data and files. The number `pretrain.re
 the code: a base behaves like a downloaded checkpoint, not like a cached result.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

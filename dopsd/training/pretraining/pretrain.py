@@ -5,12 +5,11 @@ like a pretrained model: able, but not reliable. Responses have the layout of ro
 tokens, padded with end of text), as in LLaDA's fine-tuning (arXiv 2502.09992, section 2.3).
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -24,21 +23,16 @@ from dopsd.core.progress import Progress, log
 from dopsd.core.rng import key_from
 from dopsd.core.tensor_files import fsync_rename, load_tensors, save_tensors
 from dopsd.core.tensors import left_pad
+from dopsd.core.types import Problem
 from dopsd.models.device import keep_freed_memory
 from dopsd.models.llm_policy import LlmPolicy
 from dopsd.models.loading import build_model
 from dopsd.models.text import build_config, build_tokenizer
+from dopsd.tasks.common.config import TaskConfig
+from dopsd.tasks.common.task import TaughtTask
 from dopsd.tasks.registry import TASKS
 from dopsd.training.pretraining import origin
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from dopsd.core.types import Problem
-    from dopsd.tasks.common.config import TaskConfig
-    from dopsd.tasks.common.task import TaughtTask
-    from dopsd.training.pretraining.config import BaseSettings
+from dopsd.training.pretraining.config import BaseSettings
 
 SAVE_EVERY = 50  # updates between resume points
 

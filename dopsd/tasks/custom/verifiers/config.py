@@ -1,7 +1,5 @@
 """Settings of verifiers: `data.NAME.verifier` of a task of your own, by its `type`."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal

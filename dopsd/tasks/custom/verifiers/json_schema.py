@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.extras import require
+from dopsd.core.types import Problem
 from dopsd.tasks.common.json_files import unambiguous
 from dopsd.tasks.custom.answers import search
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dopsd.core.types import Problem
     from dopsd.tasks.custom.verifiers.config import JsonSchemaConfig
 
 

@@ -4,8 +4,6 @@ Each of its processes gets the limits: memory, size of files, no core dump. Impo
 dopsd, so that it starts at once.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource

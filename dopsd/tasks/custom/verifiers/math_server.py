@@ -3,8 +3,6 @@
 Imports nothing of dopsd: it runs as a program.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

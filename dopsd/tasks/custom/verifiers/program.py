@@ -4,8 +4,6 @@ A program that answers too late, or ends, is killed with its whole process group
 for the next request.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,27 +1,22 @@
 """Verifiers of short texts: `exact`, `choice` and `regex`."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from decimal import Context, Decimal, DecimalException
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import regex
 
+from dopsd.core.types import Problem
 from dopsd.tasks.common.numbers import UNSEEN, numbers, only_number
 from dopsd.tasks.custom.answers import matches
-from dopsd.tasks.custom.verifiers.config import ANSWER
-
-if TYPE_CHECKING:
-    from dopsd.core.types import Problem
-    from dopsd.tasks.custom.verifiers.config import (
-        ChoiceConfig,
-        ExactConfig,
-        NumberConfig,
-        RegexConfig,
-    )
+from dopsd.tasks.custom.verifiers.config import (
+    ANSWER,
+    ChoiceConfig,
+    ExactConfig,
+    NumberConfig,
+    RegexConfig,
+)
 
 PUNCTUATION = regex.compile(  # group 1 stays: between digits, and the sign or point before them
     r"((?<=\d)\p{P}(?=\d)|(?<!\w)\p{Pd}?\.?(?=\d))|\p{P}"
