@@ -197,7 +197,8 @@ def check_file(task: CustomTask, rows: list[Located], path: Path, findings: Find
     findings.head(f"Answers in {path}")
     wrong = []
     for number, row in enumerate(read_file(path, ANSWERS)):
-        result = task.verify(_problem(task, rows, row), cell(row, "generation", ANSWERS))
+        text = cell(row, "generation", ANSWERS, task.rows.decimal)
+        result = task.verify(_problem(task, rows, row), text)
         line = f"{row.place}: {result.score:g}, answer: {(result.answer or 'none')[:60]!r}"
         expected = _expected(row)
         if expected is not None and expected != result.correct:
@@ -211,7 +212,8 @@ def check_file(task: CustomTask, rows: list[Located], path: Path, findings: Find
 
 def _problem(task: CustomTask, rows: list[Located], row: Row) -> Problem:
     """Return the problem of a row with answers; a program also gets its question and columns."""
-    answer, question = cell(row, "answer", ANSWERS).strip(), row.values.get("question")
+    answer = cell(row, "answer", ANSWERS, task.rows.decimal).strip()
+    question = row.values.get("question")
     if not isinstance(task.config.verifier, CommandConfig):
         try:
             return task.of_generation("?", answer)

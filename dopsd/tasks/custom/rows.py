@@ -6,7 +6,7 @@ from string import Formatter
 from typing import Any
 
 from dopsd.core.errors import Code, DopsdError
-from dopsd.tasks.common.json_files import json_of
+from dopsd.tasks.common.json_files import Figure, json_of
 from dopsd.tasks.common.sources import Row, columns_found, encodable
 from dopsd.tasks.custom.answers import extract
 from dopsd.tasks.custom.config import CustomTaskConfig, columns_of
@@ -16,13 +16,14 @@ from dopsd.tasks.custom.verifiers.config import CommandConfig, contents
 SCORED_BY = "scored_by"  # in extra of a problem: digest of what decides the scores of its answers
 
 
-def cell(row: Row, column: str, key: str) -> str:
+def cell(row: Row, column: str, key: str, decimal: str = ".") -> str:
     """Return a cell as text: numbers as JSON has them, lists and objects as JSON.
 
     Args:
         row: the row.
         column: the column.
         key: key of params.yaml that names the column, for messages.
+        decimal: the decimal mark of a number that is no text.
 
     Raises:
         DopsdError: if the row has no such column, or nothing in it.
@@ -34,7 +35,7 @@ def cell(row: Row, column: str, key: str) -> str:
             code=Code.SOURCE_ROW,
         )
     value = row.values[column]
-    text = as_text(value)
+    text = as_text(value, decimal)
     if text is None or not text.strip():
         is_empty = value is None or isinstance(value, str | float)
         kind = f"is a value of type {type(value).__name__.lower()}"
@@ -47,12 +48,13 @@ def cell(row: Row, column: str, key: str) -> str:
     return encodable(row, column, text)
 
 
-def as_text(value: Any) -> str | None:  # noqa: ANN401  # any value of a dataset
+def as_text(value: Any, decimal: str = ".") -> str | None:  # noqa: ANN401  # any value of a dataset
     """Return a value as text; None for what is neither a text, a finite number nor JSON."""
     if value is None or isinstance(value, str):
         return value
     try:
-        return json_of(value)
+        text = json_of(value)
+        return text.replace(".", decimal) if isinstance(value, Figure | float) else text
     except (TypeError, ValueError, RecursionError):
         return None
 
@@ -66,6 +68,7 @@ class RowReader:
         columns = config.verifier.columns if isinstance(config.verifier, CommandConfig) else []
         self.row_columns = columns
         self.scored_by = digest(config)
+        self.decimal: str = getattr(config.verifier, "decimal", ".")
 
     def prompt(self, row: Row) -> str:
         """Return the prompt's template, filled with the row's cells."""
@@ -80,7 +83,7 @@ class RowReader:
     def answer(self, row: Row) -> str:
         """Return the row's answer, found by `gold_format` where that is set."""
         c = self.config
-        text = cell(row, c.answer, f"{self.key}.answer")
+        text = cell(row, c.answer, f"{self.key}.answer", self.decimal)
         answer = extract(text, [c.gold_format]) if c.gold_format else text.strip()
         if answer is None:
             raise DopsdError(

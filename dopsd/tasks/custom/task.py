@@ -153,7 +153,7 @@ class CustomTask(AskingTask):
         """
         if ground_truth is None:
             return new_problem(self.name, question, UNKNOWN)
-        answer = (as_text(ground_truth) or "").strip()
+        answer = (as_text(ground_truth, self.rows.decimal) or "").strip()
         if expected := self.verifier.fault(answer) if answer else "an answer":
             raise DopsdError(
                 f"expected {expected} as ground_truth, found {answer[:40]!r}",

@@ -269,6 +269,14 @@ def test_check_names_repeated_questions_and_the_scores_of_a_file(project: Path, 
     assert "sums: cannot be trained: 1 answers of given.jsonl" in captured.err
 
 
+def test_typed_numbers_of_a_file_of_answers_have_a_point(project: Path, capsys):
+    begin(project, verifier={"type": "number", "decimal": ","})
+    line = '{"answer": 1.125, "generation": "<answer>1,125</answer>", "correct": true}'
+    (project / "given.jsonl").write_text(line)
+    assert main(["task", "check", "sums", "--answers", "given.jsonl"]) == 0
+    assert "given.jsonl:1: 1, answer: '1,125'" in capsys.readouterr().out
+
+
 PATTERN = {"regex": r"x = (\d+)"}
 
 

@@ -15,6 +15,7 @@ from hub_server import TOKEN, hub_server
 from texts import PUBLISHED, golden, needs_golden
 
 from dopsd.core.errors import DopsdError
+from dopsd.tasks.common.json_files import Figure
 from dopsd.tasks.custom.config import CustomTaskConfig
 from dopsd.tasks.custom.task import CustomTask
 from dopsd.tasks.gsm8k.config import Gsm8kConfig
@@ -107,6 +108,26 @@ def test_a_cell_of_a_type_without_one_text_is_named_by_its_type(tmp_path: Path, 
     said = rf"column answer \(data\.mine\.answer\) is a value of type {kind}, found .* as text"
     with pytest.raises(DopsdError, match=rf"a\.parquet:1: {said}"):
         task(tmp_path / "a.parquet").build()
+
+
+def test_a_typed_number_has_a_point_whatever_mark_its_texts_have(tmp_path: Path):
+    import pyarrow
+    from pyarrow import parquet
+
+    typed = ["1.125", "-0.0", "1.5e-3", "1125", '"1.125"', '"1,125"']
+    rows = [f'{{"question": "q{n}", "answer": {text}}}' for n, text in enumerate(typed)]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    table = pyarrow.table({"question": ["q0"], "answer": [1.125]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    verifier = {"type": "number", "decimal": ","}
+    mine, other = (task(tmp_path / f"a.{x}", verifier=verifier) for x in ("jsonl", "parquet"))
+    problems = [p for _, p in mine.read("train")] + [p for _, p in other.read("train")]
+    problems += [mine.of_generation("q", truth) for truth in (Figure("1.125"), 1.125)]
+    right = ["1,125", "0", "0,0015", "1125", "1125", "1,125", "1,125", "1,125", "1,125"]
+    answers = [f"<answer>{text}</answer>" for text in right]
+    assert [mine.verify(p, text).score for p, text in zip(problems, answers, strict=True)] == [
+        1.0
+    ] * 9
 
 
 def test_held_out_rows_are_drawn_by_seed_and_no_question_is_in_two_splits(
