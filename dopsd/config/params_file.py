@@ -87,7 +87,8 @@ def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
             *path, last = _parts(raw, name)
             section = raw
             for part in path:
-                inner = section.get(part, {})
+                inner = section.get(part)
+                inner = {} if inner is None else inner
                 if not isinstance(inner, dict):
                     raise DopsdError(f"--set {change}: {part} is not a section", code=Code.CHANGE)
                 section[part] = dict(inner)  # a copy: an alias of YAML may share it

@@ -21,6 +21,7 @@ from dopsd.config.profiles.layers import embedded_text
 from dopsd.core.errors import DopsdError
 from dopsd.evaluation.published import published_tables
 from dopsd.models.config import AdapterConfig
+from dopsd.pipeline.run.request import RunRequest
 
 TASKS = ("gsm8k", "math500", "countdown", "sudoku")
 
@@ -185,6 +186,21 @@ def test_a_section_that_a_file_lacks_is_that_of_its_base(tmp_path, monkeypatch):
     for path, expected in (("base/mine", vetted), ("models/LLaDA", published)):
         raw = {"model": {"path": path}, "evaluate": profiles.embedded()["evaluate"]}
         assert checked(raw, "p").method.wd1.iterations == expected
+
+
+def test_a_section_without_a_value_takes_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["params", "--profile", "embedded"]) == 0
+    path = "data/external/t.jsonl"
+    assert main(["params", "--set", "data.countdown.limit=5"]) == 0  # the section is there now
+    test = "--set", "data.countdown.generate_test=0", "--set", f"data.countdown.test.path={path}"
+    for words in (["--set", f"method.sft.traces={{path: {path}}}"], test):
+        assert main(["params", *words]) == 0
+    settings = load_params()
+    assert settings.method.sft.traces.path == settings.data.countdown.test.path == path
+    request = RunRequest("embedded", overrides={"method.sft.traces": {"path": path}})
+    raw = params_file.with_changes(request.raw(), request.changes)
+    assert checked(raw, "p").method.sft.traces.path == path
 
 
 def test_a_change_of_one_of_two_keys_that_share_a_value_leaves_the_other(tmp_path, monkeypatch):
