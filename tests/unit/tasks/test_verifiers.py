@@ -231,6 +231,31 @@ def test_choice_reads_the_letter(answer, letter):
     assert scores == {gold: float(gold == letter) for gold in "ABCD"}
 
 
+@pytest.mark.parametrize(
+    ("gold", "is_sound"),
+    [
+        *(
+            (gold, True)
+            for gold in ("B", "b", "(B)", "B.", "b)", "**B**", "'B'", "B) Paris", "\uff22")
+        ),
+        *((gold, True) for gold in ("Answer: B", "answer: (b).", "The correct answer is B.")),
+        ("\u7b54\u6848\uff1a\uff08\uff22\uff09", True),
+        *(
+            (gold, False)
+            for gold in ("Vitamin C", "Plan B", "A dog (B)", "Hepatitis B.", "E", "A or B")
+        ),
+        *(
+            (gold, False)
+            for gold in ("Option B is wrong", "The answer is B vitamins", "grade A beef")
+        ),
+    ],
+)
+def test_choice_takes_a_letter_and_no_text_of_an_option_as_the_row_s_answer(gold, is_sound):
+    fault = verifier(type="choice").fault(gold)
+    assert (fault is None) == is_sound
+    assert is_sound or (fault or "").startswith("one of the letters A, B, C, D alone")
+
+
 def test_regex_takes_the_answer_literally_and_ends_where_it_would_backtrack_for_ever(
     capsys: pytest.CaptureFixture,
 ):

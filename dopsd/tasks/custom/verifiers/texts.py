@@ -102,6 +102,8 @@ class Choice:
             re.compile(rf"[(\[]({letters})[)\]]"),
             re.compile(rf"{BEGIN}({upper}){END}"),
         ]
+        said = rf"[\s*]*(?i:(?:the\s+)?(?:correct\s+|final\s+)?){self.searches[0].pattern}"
+        self.gold = [*self.patterns, re.compile(rf"{said}[)\].:*]*\s*")]
 
     def letter(self, text: str) -> str | None:
         """Return the letter that a text names, in upper case.
@@ -111,8 +113,7 @@ class Choice:
         letter after `answer`; one in brackets; an upper-case letter that stands alone. A rule by
         which the text names two letters gives none.
         """
-        text = folded(text).replace("\u2018", "'").replace("\u2019", "'")
-        text = self.denied.sub(" ", self.quoted.sub(r" \1 ", text))
+        text = self._claims(text)
         for pattern in self.patterns:
             if match := pattern.fullmatch(text):
                 return match[1].upper()
@@ -122,9 +123,18 @@ class Choice:
                 return letters.pop() if len(letters) == 1 else None
         return None
 
+    def _claims(self, text: str) -> str:
+        """Return a text in plain characters, without quotes around letters and what it denies."""
+        text = folded(text).replace("\u2018", "'").replace("\u2019", "'")
+        return self.denied.sub(" ", self.quoted.sub(r" \1 ", text))
+
     def fault(self, answer: str) -> str | None:
-        """Require one of the letters."""
-        return None if self.letter(answer) else f"one of the letters {', '.join(self.letters)}"
+        """Require a letter, and no text of an option in which one stands: `Vitamin C`."""
+        text = self._claims(answer)
+        if any(pattern.fullmatch(text) for pattern in self.gold):
+            return None
+        letters = ", ".join(self.letters)
+        return f"one of the letters {letters} alone, in brackets or before `)`, `.` or `:`"
 
     def score(self, problem: Problem, answer: str) -> float:
         """Return 1 for the same letter, else 0."""
