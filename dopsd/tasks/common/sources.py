@@ -217,7 +217,8 @@ def read_rows(source: Source, key: str) -> Iterator[Row]:
         DopsdError: if the source cannot be read; with exit code 75 if the hub may answer later.
     """
     path = Path(source.path)
-    is_file = path.suffix in READERS or path.exists()
+    is_no_name = source.path.count("/") > 1 or source.path.startswith((".", "/", "~"))
+    is_file = path.suffix in READERS or is_no_name or path.exists()
     return read_file(path, key) if is_file else _hub_rows(source, key)
 
 
@@ -237,8 +238,10 @@ def read_file(path: Path, key: str) -> Iterator[Row]:
             code=Code.SOURCE_FORMAT,
         )
     if not path.is_file():
+        suffix = "" if path.suffix in READERS else f"; it must end in {', '.join(READERS)}"
         raise DopsdError(
-            f"{key}: {path}: no such file; add the file, or name another file or a hub dataset",
+            f"{key}: {path}: no such file; add the file, or name another file or a hub dataset"
+            f"{suffix}",
             code=Code.SOURCE_MISSING,
         )
     if path.suffix not in READERS:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dopsd.core.errors import DopsdError
+from dopsd.core.errors import Code, DopsdError
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.common.sources import read_rows
 from dopsd.tasks.custom.rows import as_text
@@ -165,6 +165,16 @@ def test_a_folder_of_parts_is_no_missing_file(tmp_path: Path):
 def test_a_missing_file_is_reported_as_one(tmp_path: Path):
     with pytest.raises(DopsdError, match=r"data\.gsm8k\.train\.path: .*none\.jsonl: no such file"):
         values(tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize(
+    "path", ["data/external/none.tsv", "/tmp/none", "./none", "../none.txt", "~/none", "a/b/none"]
+)
+def test_what_no_name_on_the_hub_can_be_is_a_missing_file(path: str):
+    said = rf"{KEY}: .*none.*: no such file; .*; it must end in \.jsonl, \.json, \.csv, \.parquet"
+    with pytest.raises(DopsdError, match=said) as caught:
+        read_rows(Source(path=path), KEY)
+    assert caught.value.code == Code.SOURCE_MISSING and caught.value.exit_code == 2
 
 
 def test_the_hub_is_asked_by_name_split_and_revision(monkeypatch: pytest.MonkeyPatch):
