@@ -16,13 +16,13 @@ Cells = dict[str, Any]
 Numbered = tuple[int, Cells]  # a row with its number, or that of its line, from 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Figure:
     """A number with a fraction or an exponent, as its file writes it: 1.10, 1e-05."""
 
     text: str
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """Return the number as the file has it."""
         return self.text
 
@@ -44,7 +44,17 @@ def unambiguous(pairs: list[tuple[str, Any]]) -> Cells:
     return dict(pairs)
 
 
-DECODER = json.JSONDecoder(parse_float=Figure, object_pairs_hook=unambiguous)
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        digits = text.removeprefix("-")
+        raise ValueError(
+            f"an integer of {len(digits)} digits, {digits[:10]}...; write it as text"
+        ) from None
+
+
+DECODER = json.JSONDecoder(parse_float=Figure, parse_int=_integer, object_pairs_hook=unambiguous)
 
 
 def json_of(value: object) -> str:
@@ -83,7 +93,7 @@ def json_file(path: Path) -> Iterator[Numbered]:
         yield from _array(text, path)
         return
     try:
-        json.loads(text)
+        json.loads(text, parse_int=str)  # of any length: a row is named later
     except (ValueError, RecursionError):
         yield from json_lines(path)
     else:
@@ -92,7 +102,7 @@ def json_file(path: Path) -> Iterator[Numbered]:
 
 def _array(text: str, path: Path) -> Iterator[Numbered]:
     try:
-        json.loads(text)
+        json.loads(text, parse_int=str)  # of any length: a row is named later
     except (ValueError, RecursionError) as error:
         raise DopsdError(f"{path}: not a JSON array: {error}", code=Code.SOURCE_FORMAT) from error
     number, end = 0, text.index("[") + 1

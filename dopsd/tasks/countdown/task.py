@@ -88,7 +88,7 @@ your thoughts
         )
         if operands is None or target is None:
             raise DopsdError(
-                f"{row.place}: expected numbers in column nums, numbers or input and a whole number"
+                f"{row.place}: expected whole numbers in column nums, numbers or input, and one"
                 f" in column target or output, found {str(v)[:80]}",
                 code=Code.SOURCE_ROW,
             )

@@ -15,6 +15,7 @@ from texts import garbage, needs_golden, published_mean
 
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.config import Source
+from dopsd.tasks.common.json_files import Figure
 from dopsd.tasks.common.sources import Row
 from dopsd.tasks.countdown.arithmetic import ALL, extract, habit, problem_from, solve, value
 from dopsd.tasks.countdown.config import CountdownConfig
@@ -176,8 +177,16 @@ def test_rows_of_every_published_form_are_one_problem(row: dict):
     ],
 )
 def test_a_bad_row_is_named(row: dict):
-    with pytest.raises(DopsdError, match=r"^f:3: expected numbers"):
+    with pytest.raises(DopsdError, match=r"^f:3: expected whole numbers"):
         TASK.problem_of(Row(row, "f", 3))
+
+
+def test_a_fraction_is_named_as_the_file_has_it():
+    row = Row({"nums": [1, Figure("7.0")], "target": 8}, "f", 3)
+    with pytest.raises(DopsdError, match=r"found {'nums': \[1, 7\.0\], 'target': 8}$"):
+        TASK.problem_of(row)
+    with pytest.raises(DopsdError, match=r"expected \[numbers, target\].*found \[\[1, 7\.0\], 8\]"):
+        TASK.of_generation("?", [[1, Figure("7.0")], 8])
 
 
 def reachable(given: list[int]) -> set[float]:

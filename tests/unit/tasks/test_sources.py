@@ -17,6 +17,7 @@ from dopsd.tasks.gsm8k.config import Gsm8kConfig
 from dopsd.tasks.gsm8k.task import Gsm8k
 
 KEY = "data.gsm8k.train.path"
+DIGITS = b"12345" * 1000
 
 
 def values(path: Path) -> list[dict]:
@@ -133,6 +134,13 @@ def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path: Path):
         ("a.json", b'{"q": {"0": "A?"}, "a": {"0": 1}}', r"a\.json: one object of q, a.*'records'"),
         ("a.json", b'{"data": [\n{"q": "A?"}]}', r"a\.json: one object of data"),
         ("a.jsonl", b'{"q": ["A?"], "a": [1]}\n', r"a\.jsonl: one object of q, a"),
+        (
+            "a.json",
+            b'[{"a": 1}, {"a": -%b}]' % DIGITS,
+            r"a\.json: row 2: .*an integer of 5000 digits",
+        ),
+        ("a.json", b'{\n"a": %b\n}' % DIGITS, r"a\.json: .*an integer of 5000 digits, 1234512345"),
+        ("a.jsonl", b'{"a": [%b]}\n' % DIGITS, r"a\.jsonl:1: .*of 5000 digits.*; write it as text"),
         ("a.parquet", b"PAR1", r"a\.parquet: not a readable parquet file"),
         ("a.txt", b"x", r"data\.gsm8k\.train\.path: .*a\.txt: expected a file that ends in"),
     ],
