@@ -23,6 +23,7 @@ from dopsd.pipeline.task_check.rows import (
     Located,
     check_file,
     check_others,
+    check_points,
     check_references,
     check_solutions,
     check_splits,
@@ -64,6 +65,7 @@ def check(params: Params, name: str, answers_file: Path | None) -> None:
     Lengths(params, task, rows).check(texts, findings)
     check_splits(task, rows, findings)
     check_references(task, rows, findings)
+    check_points(task, rows, findings)
     check_others(task, rows, findings)
     check_solutions(task, rows, findings)
     if answers_file:

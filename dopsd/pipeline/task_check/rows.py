@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from pathlib import Path
@@ -147,6 +148,17 @@ def check_references(task: CustomTask, rows: list[Located], findings: Findings) 
             f"{len(failed)} of {len(rows)} own answers do not get full marks, such as {failed[0]};"
             f" change {task.key}.answer_format (which may cut the scored part out of an answer) or"
             " verifier, or remove the rows"
+        )
+
+
+def check_points(task: CustomTask, rows: list[Located], findings: Findings) -> None:
+    """Report whole numbers with .0, which `exact` tells from those without: pandas writes them."""
+    found = [row for row in rows if re.fullmatch(r"-?\d+\.0", row.problem.answer)]
+    if found and task.config.verifier.type == "exact":
+        findings.add(
+            f"{len(found)} of {len(rows)} answers are whole numbers with .0, such as"
+            f" {found[0].place}: {found[0].problem.answer[:40]!r}, and verifier exact takes no"
+            " other text for them; write them without, or use verifier number"
         )
 
 

@@ -277,6 +277,17 @@ def test_typed_numbers_of_a_file_of_answers_have_a_point(project: Path, capsys):
     assert "given.jsonl:1: 1, answer: '1,125'" in capsys.readouterr().out
 
 
+def test_whole_answers_with_a_point_are_told_where_they_count_as_texts(project: Path, capsys):
+    rows = '[{"question": "a", "answer": 5.0}, {"question": "b", "answer": -1.0},'
+    rows += "".join(f'{{"question": "{n}", "answer": {n}.5}},' for n in range(6))
+    said = "2 of 8 answers are whole numbers with .0, such as data/external/a.json:1: '5.0'"
+    for kind in ("exact", "number"):
+        begin(project, train={"path": "data/external/a.json"}, verifier={"type": kind})
+        (project / "data/external/a.json").write_text(rows.rstrip(",") + "]")
+        assert main(["task", "check", "sums"]) == 0
+        assert (said in capsys.readouterr().out) == (kind == "exact")
+
+
 PATTERN = {"regex": r"x = (\d+)"}
 
 
