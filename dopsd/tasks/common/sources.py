@@ -38,26 +38,29 @@ def csv_file(path: Path) -> Iterator[Numbered]:
     """Yield the rows as text, so that leading zeros stay; a row's number is its first line's."""
     with path.open(encoding="utf-8-sig", newline="") as stream, ExitStack() as stack:
         stack.callback(csv.field_size_limit, csv.field_size_limit(LONGEST_CELL))
-        header_lines = [first := stream.readline()]
+        header_lines = [first := stream.readline()]  # more after blank lines and breaks in a name
         quotes = first.count('"')
-        while quotes % 2 and (line := stream.readline()):  # a line break in a column's name
+        while (quotes % 2 or not header_lines[-1].strip()) and (line := stream.readline()):
             header_lines.append(line)
             quotes += line.count('"')
         if first.strip('"').lower().startswith("sep="):
             raise _fault(f"{path}:1", f"{first.strip()!r:.20} is Excel's, and no header; remove it")
-        records = _records(
-            csv.reader(chain(header_lines, stream), _dialect("".join(header_lines))), path
-        )
-        _, header = next(records, (1, []))
+        dialect = _dialect("".join(header_lines))
+        records = _records(csv.reader(chain(header_lines, stream), dialect), path)
+        begin, header = next(records, (1, []))
         if not header:
             raise _fault(f"{path}:1", "expected a header that names the columns")
         if name := repeated(filter(None, header)):
-            raise _fault(f"{path}:1", f"column {name} occurs twice; rename one")
+            raise _fault(
+                f"{path}:{begin}",
+                f"column {name} occurs twice in the header, separated by {dialect.delimiter!r};"
+                " rename one",
+            )
         for number, cells in records:
             if len(cells) != len(header):
                 raise DopsdError(
-                    f"{path}:{number}: expected {len(header)} columns as in the header, found"
-                    f" {len(cells)}",
+                    f"{path}:{number}: expected {len(header)} columns separated by"
+                    f" {dialect.delimiter!r} as in the header, line {begin}, found {len(cells)}",
                     code=Code.SOURCE_ROW,
                 )
             yield number, dict(zip(header, cells, strict=True))
