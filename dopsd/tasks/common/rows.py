@@ -48,6 +48,11 @@ class RowTask(AskingTask):
 
     config: RowTaskConfig
 
+    @property
+    def wanted(self) -> str:
+        """What `is_wanted` asks for, for messages."""
+        return "problem"
+
     @abstractmethod
     def problem_of(self, row: Row) -> Problem:
         """Return the problem that a row of the dataset holds."""
@@ -73,7 +78,7 @@ class RowTask(AskingTask):
         ]
         if not problems:
             raise DopsdError(
-                f"{key}: {source.path}: no usable row; expected at least one problem",
+                f"{key}: {source.path}: no usable row; expected at least one {self.wanted}",
                 code=Code.TOO_FEW_PROBLEMS,
             )
         return problems

@@ -78,11 +78,8 @@ your thoughts
     def problem_of(self, row: Row) -> Problem:
         """Return the problem of a row {nums or numbers, target} or {input, output}."""
         v = row.values
-        operands = given_numbers(
-            next(
-                (v[name] for name in ("nums", "numbers", "input") if v.get(name) is not None), None
-            )
-        )
+        given = [v[name] for name in ("nums", "numbers", "input") if v.get(name) is not None]
+        operands = given_numbers(given[0]) if given else None
         target = whole(
             next((v[name] for name in ("target", "output") if v.get(name) is not None), None)
         )
@@ -92,7 +89,18 @@ your thoughts
                 f" in column target or output, found {str(v)[:80]}",
                 code=Code.SOURCE_ROW,
             )
+        both = [given_numbers(v[name]) for name in ("nums", "numbers") if v.get(name) is not None]
+        if any(numbers != operands for numbers in both):
+            raise DopsdError(
+                f"{row.place}: columns nums and numbers differ; remove one: {str(v)[:80]}",
+                code=Code.SOURCE_ROW,
+            )
         return problem_from(operands, target)
+
+    @property
+    def wanted(self) -> str:
+        """What `is_wanted` asks for."""
+        return f"problem of {self.config.numbers} numbers (data.countdown.numbers)"
 
     def is_wanted(self, problem: Problem) -> bool:
         """Return whether the problem has as many numbers as `data.countdown.numbers` asks for."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code, DopsdError
+from dopsd.core.progress import log
 from dopsd.core.types import Cell, Problem, Score
 from dopsd.tasks.common.answers import closed, score_by_rule
 from dopsd.tasks.common.asking import AskingTask, no_longer_than
@@ -85,6 +86,8 @@ def read_published(path: Path, count: int) -> list[Problem]:
             f"{path}: {len(rows)} puzzles, but data.sudoku.test is {count}; lower data.sudoku.test",
             code=Code.TOO_FEW_PROBLEMS,
         )
+    if repeated := len(rows) - len({p.prompt for p in rows}):
+        log(f"sudoku: {repeated} of {len(rows)} rows of {path} repeat a puzzle, and count each")
     return [rows[i] for i in numpy.random.RandomState(42).choice(len(rows), count, replace=False)]
 
 

@@ -160,6 +160,7 @@ def test_prompts_have_the_published_words():
         {"numbers": "[49, 55, 53]", "target": "51"},
         {"input": "49,55,53", "output": "51"},
         {"nums": None, "input": "49,55,53", "target": 51},
+        {"nums": [49, 55, 53], "numbers": "49, 55, 53", "target": 51},
     ],
 )
 def test_rows_of_every_published_form_are_one_problem(row: dict):
@@ -179,6 +180,12 @@ def test_rows_of_every_published_form_are_one_problem(row: dict):
 def test_a_bad_row_is_named(row: dict):
     with pytest.raises(DopsdError, match=r"^f:3: expected whole numbers"):
         TASK.problem_of(Row(row, "f", 3))
+
+
+def test_two_columns_of_numbers_that_differ_are_refused():
+    row = Row({"nums": [1, 2], "numbers": [1, 3], "target": 3}, "f", 3)
+    with pytest.raises(DopsdError, match=r"^f:3: columns nums and numbers differ; remove one"):
+        TASK.problem_of(row)
 
 
 def test_a_fraction_is_named_as_the_file_has_it():
@@ -313,6 +320,15 @@ def test_too_few_problems_name_the_key():
     config = SMALL.model_copy(update={"generate_test": 9000})
     with pytest.raises(DopsdError, match=r"data\.countdown\.generate_test: found only \d+ "):
         Countdown(config).build()
+
+
+def test_rows_with_another_count_of_numbers_name_the_key(tmp_path: Path):
+    (tmp_path / "t.jsonl").write_text('{"nums": [1, 2], "target": 3}\n')
+    source = Source(path=str(tmp_path / "t.jsonl"))
+    with pytest.raises(
+        DopsdError, match=r"no usable row.* of 3 numbers \(data\.countdown\.numbers\)"
+    ):
+        Countdown(SMALL.model_copy(update={"test": source, "numbers": 3})).read("test")
 
 
 def test_a_damaged_problem_on_disk_is_recognised():

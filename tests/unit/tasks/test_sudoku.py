@@ -191,6 +191,13 @@ def test_a_missing_or_short_file_is_reported(tmp_path: Path):
         read_published(published(tmp_path / "test.csv", [f"0234341221434320,{GRID}"]), 2)
 
 
+def test_repeated_puzzles_of_a_file_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture):
+    file = published(tmp_path / "test.csv", [f"0234341221434320,{GRID}"] * 3)
+    assert len(read_published(file, 3)) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"sudoku: 2 of 3 rows of {file} repeat a puzzle, and count each"
+
+
 @needs_golden
 def test_the_published_generations_get_the_published_scores():
     assert published_mean(Sudoku(SMALL), lambda answer: answer or "") == pytest.approx(
