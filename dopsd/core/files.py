@@ -48,8 +48,14 @@ def write_atomically(path: Path, text: str, is_shared: bool = False) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # one name, where possible: a killed process leaves at most one file
     tmp = own_name(path) if is_shared else path.with_name(f".{path.name}.tmp")
-    tmp.write_text(text, encoding="utf-8")
-    tmp.rename(path)
+    try:
+        tmp.write_text(text, encoding="utf-8")
+        tmp.rename(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a full disk does not say where
+        with contextlib.suppress(OSError):
+            tmp.unlink()
+        raise
 
 
 def write_json(path: Path, value: object, is_shared: bool = False) -> None:
@@ -67,6 +73,8 @@ def rewrite(path: Path, content: bytes) -> None:
     if status and (status.st_nlink > 1 or not stat.S_ISREG(status.st_mode)):
         path.write_bytes(content)
         return
+    if status and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     target = path.resolve()
     tmp = own_name(target)
     try:

@@ -64,8 +64,9 @@ def create(folder: Path, profile: str | None = None) -> None:
 def _refuse(folder: Path) -> None:
     is_empty = folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
     if os.path.lexists(folder) and not is_empty:
+        fault = "is a link" if folder.is_symlink() else "exists and is not an empty folder"
         raise DopsdError(
-            f"init: {folder}: exists and is not an empty folder; name a new one",
+            f"init: {folder}: {fault}; name a new one",
             code=Code.OUTPUT_EXISTS,
         )
     if not folder.absolute().parent.is_dir():

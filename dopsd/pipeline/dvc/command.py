@@ -31,6 +31,7 @@ from dopsd.core.paths import BASES
 from dopsd.core.progress import log
 from dopsd.pipeline.dvc.patient import PARENT
 from dopsd.pipeline.recipes import FILE, PARAMS, write_recipes
+from dopsd.tasks.custom.verifiers.config import EXTERNAL
 from dopsd.training.start import STARTS, remove_dead_links
 
 SHOWING = {"--dry", "-h", "--help"}  # options of `dvc repro` with which it runs nothing
@@ -174,7 +175,8 @@ def run(words: Sequence[str]) -> int:
         words: Command and arguments, such as `["repro", "--force", "train"]`.
 
     Raises:
-        DopsdError: if DVC is not installed, or this folder has no dvc.yaml.
+        DopsdError: if DVC is not installed, this folder is no project, or what DVC would watch is
+            neither a file nor a folder.
     """
     require(words[0], "dvc")
     if not Path("dvc.yaml").is_file():
@@ -182,6 +184,13 @@ def run(words: Sequence[str]) -> int:
             f"{words[0]}: dvc.yaml: no such file; run this in the project's folder",
             code=Code.NOT_A_PROJECT,
         )
+    for path in Path(EXTERNAL).rglob("*"):
+        if not path.is_dir() and not path.is_file():
+            kind = "a link to nothing" if path.is_symlink() else "neither a file nor a folder"
+            raise DopsdError(
+                f"{words[0]}: {path}: is {kind}, and DVC would wait or fail; remove it",
+                code=Code.PATH,
+            )
     return Writing(words).run()
 
 
@@ -223,8 +232,17 @@ def set_aside_damaged(name: str) -> bool:
     Returns:
         Whether there was any damage, so that another run can succeed.
     """
+    from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
+    try:
+        cache = Path(Repo().stage_cache.cache_dir)
+    except DvcException as error:  # no repository of DVC, or of git
+        raise DopsdError(
+            f"{name}: {str(error).splitlines()[0]}; in the project's folder, restore .git and .dvc"
+            " or run `git init` and `dvc init`, then the same command",
+            code=Code.NOT_A_PROJECT,
+        ) from error
     content = LOCKFILE.read_bytes() if LOCKFILE.is_file() else None
     is_any = content is not None and b"<<<<<<<" not in content and not _is_lockfile(content)
     if is_any:
@@ -233,7 +251,7 @@ def set_aside_damaged(name: str) -> bool:
         if KEPT_LOCKFILE.is_file():
             write_atomically(LOCKFILE, KEPT_LOCKFILE.read_text(encoding="utf-8"))
         log(f"{name}: {LOCKFILE} was cut off; moved to {ASIDE}, running again with DVC's run cache")
-    for folder in Path(Repo().stage_cache.cache_dir).glob("??/*"):
+    for folder in cache.glob("??/*"):
         if not any(folder.iterdir()):
             folder.rmdir()
             is_any = True

@@ -88,7 +88,7 @@ def test_a_clone_has_the_bytes_whatever_git_does_with_line_ends(autocrlf, monkey
         ([""], "init: expected the name of a folder, found ''"),
         (["x" * 300], "File name too long: " + "x" * 300),
         (["."], "init: .: exists and is not an empty folder; name a new one"),
-        (["dangling"], "init: dangling: exists and is not an empty folder; name a new one"),
+        (["dangling"], "init: dangling: is a link; name a new one"),
         (["none/mine"], "init: none: no such folder; make it first"),
         (["mine", "--profile", "nope"], "--profile nope: unknown; there is embedded"),
     ],

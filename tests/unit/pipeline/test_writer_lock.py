@@ -246,6 +246,33 @@ def test_after_a_kill_before_the_first_entry_of_the_run_cache_the_stage_runs_aga
     assert entry.read_bytes() == content and events() == ["began", "began"]
 
 
+@pytest.mark.parametrize("lost", [".dvc", ".git"])
+def test_a_project_that_lost_its_repository_is_told_in_a_line(pipeline, lost):
+    if lost == ".git":
+        Path(".dvc/config").write_text("")  # no longer `no_scm`
+    else:
+        Path(".dvc").rename("moved")
+    process = repro()
+    said = process.communicate(timeout=300)[0]
+    assert process.returncode == 2 and "Traceback" not in said
+    assert "(D206)" in said.splitlines()[-1] and f"`{lost[1:]} init`" in said.splitlines()[-1]
+
+
+def test_what_is_no_file_among_the_users_rows_is_named_before_dvc_waits_for_it(pipeline):
+    Path("data/external").mkdir(parents=True)
+    Path("data/external/rows.jsonl").touch()
+    Path("data/external/.#rows.jsonl").symlink_to("me@here.77")  # of an editor
+    dangling = repro()
+    assert (
+        "data/external/.#rows.jsonl: is a link to nothing" in dangling.communicate(timeout=300)[0]
+    )
+    Path("data/external/.#rows.jsonl").unlink()
+    os.mkfifo("data/external/pipe")
+    process = repro()
+    assert "dopsd: repro: data/external/pipe: is" in process.communicate(timeout=300)[0]
+    assert (dangling.returncode, process.returncode) == (2, 2) and not Path("dvc.lock").exists()
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("moment", ["dvc.lock", ".dvc/cache/files", ".dvc/cache/runs"])
 def test_a_run_that_is_killed_while_dvc_writes_ends_with_the_same_command(pipeline, moment):
