@@ -1,3 +1,3 @@
 """Rows of data with a prompt and a verifier, defined in params.yaml."""
 
-RECIPE = 3  # verifiers read full-width characters and Chinese texts, and no 5 of `5 million`
+RECIPE = 4  # typed fractions are read with a point where `decimal` is a comma
