@@ -109,6 +109,12 @@ def deployment(client: SyncPrefectClient, command: str) -> DeploymentResponse:
     try:
         return client.read_deployment_by_name(DEPLOYMENT)
     except ObjectNotFound:
+        if not address().rstrip("/").endswith("/api"):
+            raise DopsdError(
+                f"{command}: {address()} is not the address of Prefect's API: set PREFECT_API_URL"
+                f" to {address().rstrip('/')}/api",
+                code=Code.RUN_SERVER,
+            ) from None
         deploy = "make up" if start_command("Prefect") == "make up" else "prefect deploy --all"
         raise DopsdError(
             f"{command}: the server at {address()} has no deployment {DEPLOYMENT}; run `{deploy}`",
@@ -143,6 +149,11 @@ def page(run_id: UUID) -> str:
     """Return the address of a run in Prefect's UI."""
     ui = get_current_settings().ui_url or address().removesuffix("/api")
     return f"{shown(ui)}/runs/flow-run/{run_id}"
+
+
+def time_of(run: FlowRun) -> str:
+    """Return when a planned run starts."""
+    return f"{run.expected_start_time:%Y-%m-%d %H:%M} UTC"
 
 
 def is_over(run: FlowRun) -> bool:
@@ -302,16 +313,18 @@ def _in_progress(client: SyncPrefectClient, command: str) -> FlowRun:
     if compared := comparisons(client, active):
         raise DopsdError(_of_comparison(command, compared[0].name), code=Code.NO_RUN)
     over = FlowRunFilterStateType(any_=sorted(TERMINAL_STATES))
-    newest = training_runs(client, command, _in_state(over), most=1)
+    newest = training_runs(client, command, _in_state(over), 1, sort=FlowRunSort.END_TIME_DESC)
     last = f"; the last was {newest[0].name} ({newest[0].state_name})" if newest else ""
     planned = _in_state(alive, FlowRunFilterExpectedStartTime(after_=soon))
     next_one = training_runs(
         client, command, planned, most=1, sort=FlowRunSort.EXPECTED_START_TIME_ASC
     )
     for run in next_one:
-        last += (
-            f"; the next one is {run.name}, planned for {run.expected_start_time:%Y-%m-%d %H:%M}"
+        same = training_runs(
+            client, command, FlowRunFilter(name=FlowRunFilterName(any_=[run.name]))
         )
-        last += f" UTC (`dopsd cancel {run.name}` stops it)"
+        name = run.name if len(same) == 1 else run.id
+        last += f"; the next one is {run.name}, planned for {time_of(run)}"
+        last += f" (`dopsd cancel {name}` stops it)"
     message = f"{command}: no run is in progress{last}; `dopsd run` starts one"
     raise DopsdError(message, code=Code.NO_RUN)

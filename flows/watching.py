@@ -295,6 +295,8 @@ def _selected(rows: list[dict[str, Any]]) -> str:
 
 def _awaited(client: SyncPrefectClient, run: FlowRun) -> str:
     """Say what a run that has not begun waits for."""
+    if run.expected_start_time and run.expected_start_time > datetime.now(UTC) + runs.SKEW:
+        return f"is planned for {runs.time_of(run)}"
     running = runs.running(client, "run")
     if running:
         return f"waits for the end of {running[0].name}"

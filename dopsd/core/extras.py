@@ -16,6 +16,7 @@ EXTRAS = {  # package: extra of pyproject.toml
     "mlflow": "tracking",
     "prefect": "pipeline",
     "pyarrow": "data",
+    "sqlalchemy": "pipeline",
 }
 
 

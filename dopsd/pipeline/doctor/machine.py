@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dopsd.config.params import Params
 
 CORE = ("torch", "transformers", "peft", "accelerate", "safetensors")
-PLATFORM = ("datasets", "dvc", "mlflow", "prefect", "fastapi")
+PLATFORM = ("datasets", "dvc", "mlflow", "prefect", "fastapi", "sqlalchemy")
 KERNELS = (  # key of section model, value that needs a package, the package, its installation, else
     (
         "attention",
