@@ -51,11 +51,11 @@ def log_model(
         client: the MLflow client.
         experiment: the experiment's id.
         run_id: the checkpoint's MLflow run.
-        name: the model's name.
-        folder: the checkpoint, step-N.
+        name: the model's name, which ends in its update.
+        folder: the checkpoint.
         digest: the digest that identifies its weights.
     """
-    tags = {DIGEST_TAG: digest, "update": folder.name[5:]}
+    tags = {DIGEST_TAG: digest, "update": name.rpartition("-")[2]}
     kind = "all weights" if has_all_weights(folder) else "lora"
     model = client.create_logged_model(experiment, name, run_id, tags, model_type=kind)
     client.log_model_artifacts(model.model_id, str(folder))

@@ -83,7 +83,7 @@ def publish_run(
     protocols = read_json(tracked.key.folder / "test" / "paired.json", "dopsd test")["protocols"]
     if client.get_run(tracked.run_id).info.status != "FINISHED":
         _log_tags_and_data(client, tracked)
-    models = _log_checkpoints(publication, client, tracked)
+    models = _log_checkpoints(publication, client, tracked, chosen["update"])
     log_once(
         client,
         tracked.run_id,
@@ -157,19 +157,24 @@ def _log_tags_and_data(client: MlflowClient, tracked: Tracked) -> None:
 
 
 def _log_checkpoints(
-    publication: Publication, client: MlflowClient, tracked: Tracked
+    publication: Publication, client: MlflowClient, tracked: Tracked, chosen: int
 ) -> dict[str, str]:
-    """Log every checkpoint as a LoggedModel with its evaluation; return ids by digest."""
+    """Log every checkpoint as a LoggedModel with its evaluation; return ids by digest.
+
+    Where DVC brought the results of another machine, the one of update `chosen` is here alone.
+    """
     experiment = client.get_run(tracked.run_id).info.experiment_id
     model_ids = _model_ids(client, experiment, tracked.run_id)
     curve = curve_of(tracked.key.folder)
     points: list[Point] = []
     for row in (row for row in curve if row["protocol"] == publication.select.protocol):
         folder = tracked.key.folder / "train" / f"step-{row['update']:06d}"
+        name = f"{tracked.key.task}-{tracked.key.method}-{tracked.key.seed}-{folder.name}"
+        if row["update"] == chosen and not folder.is_dir():
+            folder = tracked.key.folder / "best"
         model_id = None
         if folder.is_dir():
             digest = sha256(identity(folder))
-            name = f"{tracked.key.task}-{tracked.key.method}-{tracked.key.seed}-{folder.name}"
             model_id = model_ids.get(digest) or log_model(
                 client, experiment, tracked.run_id, name, folder, digest
             )

@@ -69,6 +69,19 @@ def state(client) -> dict[str, int]:
     return sizes | {key: len(history) for key, history in points.items()}
 
 
+def test_a_run_that_came_through_dvc_without_its_checkpoints_has_its_best_one(tracked):
+    for folder in Path("runs/sudoku/d_opsd/0/train").glob("step-*"):
+        shutil.rmtree(folder)
+    assert main(["publish"]) == 0
+    client = connect(tracking_uri(None))
+    sizes = state(client)
+    assert (sizes["models"], sizes["versions"], sizes["eval/accuracy"]) == (1, 1, 3)
+    (model,) = client.search_logged_models([client.get_experiment_by_name("dopsd").experiment_id])
+    selected = json.loads(Path("runs/sudoku/d_opsd/0/best/select.json").read_text())
+    assert int(model.tags["update"]) == selected["update"]
+    assert model.tags["dopsd.digest"] == selected["digest"]
+
+
 def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_adapter(
     tracked, monkeypatch
 ):
