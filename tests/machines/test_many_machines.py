@@ -77,11 +77,11 @@ def trained(folder: Path) -> int:
 
 
 def results(folder: Path) -> dict[str, bytes]:
-    """All results that DVC has of a workspace, by path."""
+    """All results that DVC has of a workspace, by path; not the checkpoints of training."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted((folder / "runs").rglob("*"))
-        if path.is_file()
+        if path.is_file() and not path.parent.name.startswith("step-")
     }
 
 
