@@ -52,7 +52,8 @@ def write_atomically(path: Path, text: str, is_shared: bool = False) -> None:
         tmp.write_text(text, encoding="utf-8")
         tmp.rename(path)
     except OSError as error:
-        error.filename = error.filename or str(path)  # a full disk does not say where
+        if error.errno and not error.filename:  # a full disk does not say where
+            error.filename = str(path)
         with contextlib.suppress(OSError):
             tmp.unlink()
         raise
