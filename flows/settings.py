@@ -101,8 +101,13 @@ def _value(schema: Any, definitions: Schema, is_section: bool) -> Any:  # noqa: 
     """
     if isinstance(schema, list):
         return [_value(item, definitions, False) for item in schema]
-    if not isinstance(schema, dict) or is_section:
-        return {} if is_section else schema
+    if not isinstance(schema, dict):
+        return schema
+    if is_section and "anyOf" in schema:  # with null, for one that may be absent
+        kinds = [(option, option.get("type", "object") == "object") for option in schema["anyOf"]]
+        return {"anyOf": [_value(option, definitions, is_inner) for option, is_inner in kinds]}
+    if is_section:
+        return {"type": "object"}
     if "$ref" in schema:
         return _value(definitions[schema["$ref"].rpartition("/")[2]], definitions, False)
     return {

@@ -56,6 +56,13 @@ def test_a_value_of_another_kind_is_refused_on_submission(submit):
         submit({"train.updates": "five"})
 
 
+@pytest.mark.parametrize("key", ["train", "method.d_opsd", "data.gsm8k"])
+@pytest.mark.parametrize("value", [None, 5, []])
+def test_a_section_that_is_none_is_refused_on_submission(submit, key, value):
+    with pytest.raises(ValidationError, match=key):
+        submit({key: value})
+
+
 def test_every_setting_of_every_profile_may_be_overridden(submit):
     for profile in profiles.names():
         submit(params_file.flat(profiles.resolve(profile)))
@@ -71,6 +78,7 @@ def test_every_setting_of_every_profile_may_be_overridden(submit):
             "ablate.variants.mine.train.updates": 5,
             "data.gsm8k.train.path": "data/external/rows.jsonl",
             "tracking.uri": None,
+            "data.gsm8k.model": None,
         }
     )
     submit({})
