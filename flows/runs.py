@@ -32,10 +32,10 @@ from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.settings import get_current_settings
 
 from dopsd.core.environment import proxies
-from dopsd.core.errors import Code, DopsdError, unknown
+from dopsd.core.errors import TEMPORARY, Code, DopsdError, unknown
 from dopsd.core.progress import log
 from dopsd.pipeline.run.view import INTERRUPTED, saved
-from dopsd.tracking.client import SERVICES, shown, start_command
+from dopsd.tracking.client import shown, start_command
 from flows import server
 from flows.machines import TAG
 
@@ -45,7 +45,6 @@ PAGE = 200  # rows of an answer, the server's limit
 LISTED = 10  # names in a message
 SKEW = timedelta(minutes=1)  # of the server's clock: a run that starts later is planned
 ID = re.compile("[0-9a-f-]{1,36}")  # of a run, or its beginning
-ENV = SERVICES.with_name("env")  # written by `make up`, with the addresses of its servers
 LINES = 200  # of a log, the newest, in which a stopped run says what it saved
 LOOK_EVERY = 1.0  # seconds
 SLOW = 60.0  # seconds after which a cancellation says what it waits for
@@ -62,7 +61,7 @@ def connection(command: str) -> Iterator[SyncPrefectClient]:
         DopsdError: if no server answers, or it refuses a request.
     """
     if not server.is_reachable():
-        raise DopsdError(_no_server(command), code=Code.RUN_SERVER)
+        raise DopsdError(_no_server(command), TEMPORARY, code=Code.RUN_SERVER)
     try:
         opened = get_client(sync_client=True)
     except (ValueError, ImportError) as error:  # of httpx, which makes ready for every proxy
@@ -73,17 +72,19 @@ def connection(command: str) -> Iterator[SyncPrefectClient]:
         with opened as client:
             yield client
     except httpx.ConnectError:
-        raise DopsdError(_no_server(command), code=Code.RUN_SERVER) from None
+        raise DopsdError(_no_server(command), TEMPORARY, code=Code.RUN_SERVER) from None
     except httpx.TransportError as error:
         message = (
             f"{command}: Prefect's server at {address()} does not answer ({type(error).__name__});"
             " a run that it has started goes on, and `dopsd attach` shows it"
         )
-        raise DopsdError(message, code=Code.RUN_SERVER) from None
+        raise DopsdError(message, TEMPORARY, code=Code.RUN_SERVER) from None
     except (httpx.HTTPError, PrefectException) as error:
         reason = " ".join(str(error).split())
-        message = f"{command}: Prefect's server at {address()} refused: {reason}"
-        raise DopsdError(message, code=Code.RUN_SERVER) from None
+        is_failing = isinstance(error, httpx.HTTPStatusError) and error.response.is_server_error
+        how = "failed" if is_failing else "refused"
+        message = f"{command}: Prefect's server at {address()} {how}: {reason}"
+        raise DopsdError(message, TEMPORARY if is_failing else 2, code=Code.RUN_SERVER) from None
 
 
 def address() -> str:
@@ -92,10 +93,8 @@ def address() -> str:
 
 
 def _no_server(command: str) -> str:
-    start = start_command("Prefect")
-    source = f" and `source {ENV}`" if start == "make up" else ""
     return (
-        f"{command}: no Prefect server at {address()}; run `{start}`{source}, or run without a"
+        f"{command}: no Prefect server at {address()}; {server.start_advice()}, or run without a"
         " server: `dopsd run --local`"
     )
 
@@ -104,17 +103,14 @@ def deployment(client: SyncPrefectClient, command: str) -> DeploymentResponse:
     """Return the deployment dopsd/train.
 
     Raises:
-        DopsdError: if the server has none.
+        DopsdError: if the server has none, or the address is not that of an API.
     """
     try:
         return client.read_deployment_by_name(DEPLOYMENT)
     except ObjectNotFound:
-        if not address().rstrip("/").endswith("/api"):
-            raise DopsdError(
-                f"{command}: {address()} is not the address of Prefect's API: set PREFECT_API_URL"
-                f" to {address().rstrip('/')}/api",
-                code=Code.RUN_SERVER,
-            ) from None
+        if not re.search("/api(/|$)", address()):  # addresses of Prefect Cloud go on after it
+            message = f"{command}: PREFECT_API_URL: {address()} lacks /api at its end"
+            raise DopsdError(message, code=Code.RUN_SERVER) from None
         deploy = "make up" if start_command("Prefect") == "make up" else "prefect deploy --all"
         raise DopsdError(
             f"{command}: the server at {address()} has no deployment {DEPLOYMENT}; run `{deploy}`",

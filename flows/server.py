@@ -15,11 +15,13 @@ from prefect.client.schemas.objects import StateType
 from prefect.exceptions import PrefectException
 from prefect.settings import get_current_settings
 
-from dopsd.tracking.client import start_command
+from dopsd.core.environment import LOOPBACK
+from dopsd.tracking.client import SERVICES, start_command
 
 LOOK_EVERY = 2.0  # seconds
 WARN_EVERY = 60.0  # seconds
 TAKEN = (StateType.CANCELLING, StateType.CANCELLED, StateType.CRASHED)
+ENV = SERVICES.with_name("env")  # written by `make up`, with the addresses of its servers
 PORTS = {"http": 80, "https": 443}
 
 
@@ -35,6 +37,16 @@ def is_reachable() -> bool:
     except OSError:
         return False
     return True
+
+
+def start_advice() -> str:
+    """Say how to start the server where its address points to."""
+    url = urlsplit(str(get_current_settings().api.url or ""))
+    if url.hostname and url.hostname not in LOOPBACK:
+        return f"start it on {url.hostname}"
+    if (start := start_command("Prefect")) == "make up":
+        return f"run `{start}` and `source {ENV}`"
+    return f"run `{start} --port {url.port}`" if url.port else f"run `{start}`"
 
 
 @contextmanager
@@ -57,7 +69,7 @@ def wait(log: logging.Logger | logging.LoggerAdapter[logging.Logger]) -> None:
             warned_at = time.monotonic()
             log.warning(
                 "Prefect's server does not answer; work is saved on disk, and the flow continues"
-                f" once the server is back (`{start_command('Prefect')}`)"
+                f" once the server is back; {start_advice()}"
             )
         time.sleep(LOOK_EVERY)
 

@@ -105,7 +105,7 @@ def test_a_run_is_started_watched_left_and_cancelled_and_a_wrong_one_is_never_su
         ended = project.run(*SERVICES, "down")
     assert "killed" not in ended
     away = project.dopsd("attach")
-    assert away.returncode == 2
+    assert away.returncode == 75
     assert "run `make up` and `source work/services/env`" in away.stderr
 
 

@@ -12,7 +12,6 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
 from prefect.client.schemas.schedules import CronSchedule
-from prefect.exceptions import ObjectNotFound
 from prefect.server.services.scheduler import schedule_deployments
 from prefect.states import Cancelled, Completed, Running, Scheduled
 from prefect.testing.utilities import prefect_test_harness
@@ -102,13 +101,3 @@ def test_a_schedule_plans_runs(client):
     asyncio.run(schedule_deployments())  # as the server does in each minute
     only = DeploymentFilter(id=DeploymentFilterId(any_=[planned]))
     assert client.read_flow_runs(deployment_filter=only)[0].auto_scheduled
-
-
-def test_an_address_without_api_is_told(client, monkeypatch):
-    def missing(_: str) -> None:
-        raise ObjectNotFound(Exception())
-
-    monkeypatch.setattr(client, "read_deployment_by_name", missing)
-    monkeypatch.setattr(runs, "address", lambda: "http://127.0.0.1:4200")
-    with pytest.raises(DopsdError, match=r"set PREFECT_API_URL to http://127.0.0.1:4200/api"):
-        runs.deployment(client, "run")

@@ -54,6 +54,8 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if "/csrf-token" in self.path:  # as of a server without them
             return self.send({}, 404)
+        if not self.path.startswith("/api/"):
+            return self.send({"detail": "Not Found"}, 404)
         if self.path == f"/api/flow_runs/{RUN}" and self.server.trouble:
             return self.fail(self.server.trouble.pop(0))
         if self.path.endswith("/create_flow_run"):
@@ -137,6 +139,39 @@ def test_a_server_that_is_silent_at_the_start_is_not_called_absent(server):
         server.trouble = ["silence"]
         client.read_flow_run(RUN)
     assert "no Prefect server" not in str(raised.value)
+
+
+def test_an_address_without_api_is_named(server, capsys):
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    with temporary_settings({PREFECT_API_URL: address}):
+        assert main(["attach"]) == 2
+    err = capsys.readouterr().err
+    assert f"PREFECT_API_URL: {address} lacks /api" in err and "has no deployment" not in err
+
+
+@pytest.mark.parametrize(
+    ("address", "advice"),
+    [
+        ("http://127.0.0.1:9/api", "run `prefect server start --port 9`, or"),
+        ("http://localhost:9/api", "run `prefect server start --port 9`, or"),
+        ("http://host.invalid:4200/api", "start it on host.invalid, or"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "attach", "cancel"])
+def test_a_server_that_is_away_is_temporary_and_to_be_started_where_it_was(
+    folder, command, address, advice, capsys
+):
+    with temporary_settings({PREFECT_API_URL: address}):
+        assert main([command]) == 75
+    assert f"no Prefect server at {address}; {advice}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("trouble", "status"), [("silence", 75), (503, 75), (404, 2)])
+def test_only_a_server_that_is_away_or_fails_is_temporary(server, trouble, status):
+    server.trouble = [trouble] * 9
+    with pytest.raises(DopsdError) as raised, runs.connection("attach") as client:
+        client.read_flow_run(RUN)
+    assert raised.value.exit_code == status
 
 
 @pytest.mark.parametrize("moment", ["page", "check", "Display", "_report_end"])
