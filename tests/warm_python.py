@@ -22,9 +22,10 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-HEAVY = """accelerate bokeh.embed bokeh.plotting huggingface_hub jinja2 matplotlib.pyplot peft
-    pydantic.main ruamel.yaml safetensors.torch scipy.sparse torch torch.distributed transformers
-    transformers.generation yaml"""
+HEAVY = """accelerate bokeh.embed bokeh.plotting huggingface_hub jinja2 matplotlib.pyplot
+    mlflow.store.tracking.sqlalchemy_store peft pydantic.main ruamel.yaml safetensors.torch
+    scipy.sparse torch torch.distributed transformers transformers.generation yaml"""
+QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "ERROR"}  # as dopsd sets them
 CLIENT = Path(__file__).with_name("warm_client.py")
 SCRIPT = """#!/bin/sh
 {case}
@@ -44,7 +45,8 @@ def warm_bin() -> Path:
         (folder / name).chmod(0o755)
     words = [sys.executable, "-P", __file__, str(folder / "socket")]
     options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}  # each command's own
+    environment = os.environ | QUIET
+    environment.pop("PYTHONPATH", None)  # each command has its own
     _servers.append(subprocess.Popen(words, env=environment, **options))
     assert _servers[0].stdout.readline() == b"ready\n"
     return folder

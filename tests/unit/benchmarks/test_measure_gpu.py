@@ -7,47 +7,59 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import forks
 import pytest
 from conftest import ROOT
 
 GPU = ROOT / "benchmarks/gpu"
-# parts that do what a card can do to them, in the place of those that measure
-PARTS = """
-import sys, time
-sys.path.insert(0, "{gpu}")
-sys.argv = ["measure.py", "--toy", "--out", "{out}", "--longest", "1", *{more}]
-import measure
-def good(kit): yield "one", {{"ms": 1.5}}
-def fails(kit):
-    yield "two", {{"ms": 2}}
-    raise ValueError("no such kernel")
-def hangs(kit):
-    yield "three", {{"of_own_product": 0.5}}
-    time.sleep(60)
-def breaks(kit):
-    kit.free = lambda: 1 / 0
-    raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
-    yield
-measure.PARTS = dict(machine=good, fails=fails, hangs=hangs, breaks=breaks, last=good)
-sys.exit(measure.main())
-"""
 
 
-def measure(out: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    script = PARTS.format(gpu=GPU, out=out, more=list(more))
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
+def with_parts_that_fail(out: Path, *more: str) -> None:
+    """Run measure.py in this process, with parts that do what a card can do to them."""
+    sys.path.insert(0, str(GPU))
+    sys.argv = ["measure.py", "--toy", "--out", str(out), "--longest", "1", *more]
+    import measure
+
+    def good(kit):
+        yield "one", {"ms": 1.5}
+
+    def fails(kit):
+        yield "two", {"ms": 2}
+        raise ValueError("no such kernel")
+
+    def hangs(kit):
+        yield "three", {"of_own_product": 0.5}
+        time.sleep(60)
+
+    def breaks(kit):
+        kit.free = lambda: 1 / 0
+        raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
+        yield
+
+    parts = {"machine": good, "fails": fails, "hangs": hangs, "breaks": breaks, "last": good}
+    measure.PARTS = parts
+    sys.exit(measure.main())
+
+
+def measure(out: Path, *more: str) -> int | None:
+    return forks.statuses([forks.start(with_parts_that_fail, out, *more)])[0]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 def test_the_same_command_goes_on_after_a_part_that_hangs_or_breaks_cuda(tmp_path: Path):
-    assert [measure(tmp_path).returncode for _ in range(3)] == [3, 3, 0]
+    assert [measure(tmp_path) for _ in range(3)] == [3, 3, 0]
     lines = [json.loads(line) for line in (tmp_path / "measured.jsonl").read_text().splitlines()]
     ends = {line["part"]: line["ended"] for line in lines if "ended" in line}
     assert list(ends) == ["machine", "fails", "hangs", "breaks", "last"]
     assert ends["last"] == "done" and ends["hangs"] == "hung: no end after 1 s"
-    assert ends["fails"].startswith("ValueError: no such kernel (<string>:")
+    assert ends["fails"].startswith("ValueError: no such kernel (test_measure_gpu.py:")
     table = (tmp_path / "measured.md").read_text()
     assert "| two | ms 2 |" in table and "| three | of_own_product 50.0% |" in table
     assert (
@@ -56,15 +68,16 @@ def test_the_same_command_goes_on_after_a_part_that_hangs_or_breaks_cuda(tmp_pat
 
 
 def test_a_part_for_which_no_time_was_left_is_measured_by_the_next_call(tmp_path: Path):
-    assert measure(tmp_path, "--seconds", "0").returncode == 0
+    assert measure(tmp_path, "--seconds", "0") == 0
     assert "- last: no time was left" in (tmp_path / "measured.md").read_text()
-    assert "fails: ValueError" in measure(tmp_path).stdout
+    measure(tmp_path)
+    assert "fails: ValueError" in forks.output()
 
 
 def test_a_part_that_was_killed_is_told_and_not_tried_again(tmp_path: Path):
     path = tmp_path / "measured.jsonl"
     path.write_text('{"part": "hangs", "at": 0, "began": true, "toy": true}\n')
-    assert [measure(tmp_path).returncode for _ in range(2)] == [3, 0]
+    assert [measure(tmp_path) for _ in range(2)] == [3, 0]
     assert "- hangs: cut off" in (tmp_path / "measured.md").read_text()
 
 
@@ -72,16 +85,15 @@ def test_a_rehearsal_does_not_count_as_measured(tmp_path: Path):
     path = tmp_path / "measured.jsonl"
     path.write_text('{"part": "last", "at": 0, "ended": "done", "seconds": 1}\n')
     for _ in range(3):
-        printed = measure(tmp_path).stdout
-    assert "last: one: ms 1.5" in printed
+        measure(tmp_path)
+    assert "last: one: ms 1.5" in forks.output()
 
 
 def test_a_file_that_was_cut_off_in_a_line_is_still_a_table(tmp_path: Path):
     path = tmp_path / "measured.jsonl"
     path.write_text('{"part": "a", "at": 1, "name": "x", "found": {"ms": 3}}\n{"part": "a", "na')
-    command = [sys.executable, GPU / "measure.py", "--table", path]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "| x | ms 3 |" in out
+    measure(tmp_path, "--table", str(path))
+    assert "| x | ms 3 |" in forks.output()
 
 
 @pytest.mark.full
