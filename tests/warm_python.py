@@ -8,6 +8,8 @@ terminals: a command is in a session of its own.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import gc
 import importlib
 import json
@@ -19,6 +21,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from functools import cache
 from pathlib import Path
 
@@ -100,6 +103,7 @@ def become(command: dict, streams: list[int]) -> None:
     os.chdir(command["folder"])
     os.environ.clear()
     os.environ.update(command["environment"])
+    sys.executable = str(Path(sys.argv[1]).with_name("python"))  # of what the command starts
     sys.argv[1:] = command["words"]
     path = os.environ.get("PYTHONPATH", "")
     sys.path[:0] = [os.getcwd(), *filter(None, path.split(os.pathsep))]
@@ -111,6 +115,27 @@ def become(command: dict, streams: list[int]) -> None:
         sys.stdout.reconfigure(write_through=True)
 
 
+def run() -> None:
+    """Run `-m dopsd` and end as Python does, but leave the modules to the kernel: to free them one
+    by one would copy every page that the server shares.
+    """
+    status = 0
+    try:
+        runpy.run_module("dopsd", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if status and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
     serve(sys.argv[1])
-    runpy.run_module("dopsd", run_name="__main__", alter_sys=True)
+    run()
