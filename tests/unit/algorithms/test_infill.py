@@ -10,6 +10,7 @@ from conftest import write_params
 from fakes import FakePolicy
 from pydantic import ValidationError
 from test_answer_span import CHARACTERS, completion
+from test_literal import collected
 
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.d_opsd.states import BlockSchedule, recorded_steps, reveal, states_by_update
@@ -210,13 +211,7 @@ def test_only_the_answer_is_predicted_and_what_follows_is_hidden():
 
 
 def first_updates(method: str, **changes):
-    from accelerate import Accelerator
-
-    from dopsd.training.trainer import Trainer
-
-    write_params(**{f"method__{method}__{key}": value for key, value in changes.items()})
-    loop = Trainer(load_params().run("sudoku", method, 0), Accelerator(cpu=True))
-    loop.collect()
+    loop, _ = collected(method, False, **changes)
     return [batch for update in loop.waiting for batch in update]
 
 
