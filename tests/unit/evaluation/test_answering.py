@@ -5,6 +5,7 @@ checkpoint.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import glossary_checks
@@ -181,7 +182,10 @@ def test_unmasked_padding_keeps_the_batches_of_the_file(project, monkeypatch):
     ]  # a batch with a gap is asked whole
 
 
-def test_any_checkpoint_is_measured_and_its_generations_can_be_scored(project, capsys):
+def test_any_checkpoint_is_measured_and_its_generations_can_be_scored(
+    project, empty_database, capsys
+):
+    shutil.copyfile(empty_database, "mlflow.db")
     write_params(tracking__enabled=True)
     assert main(["evaluate", "--split", "validation", "--attempts", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
