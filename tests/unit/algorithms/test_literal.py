@@ -171,9 +171,8 @@ def test_vrpo(project):
             seen[loss_mask] = mask_id
             seen[end:] = mask_id
             places = loss_mask.nonzero()[:, 0]
-            total = total + logps(loop, prompt, seen)[places, target[places]].sum() * end / len(
-                places
-            )
+            summed = logps(loop, prompt, seen)[places, target[places]].sum()
+            total = total + summed * end / len(places)
         return total / batch.loss_mask.shape[2]
 
     with as_base(loop):
@@ -243,10 +242,8 @@ def test_d3llm(project):
     for row in range(len(batch)):
         target, prompt = batch.targets[row], batch.ids[row, :-length][batch.mask[row, :-length]]
         block = (batch.loss_mask[row] | batch.other_loss_mask[row]).nonzero()[:, 0]
-        assert (
-            block.tolist() == list(range(int(block[0]), int(block[-1]) + 1))
-            and not (batch.loss_mask & batch.other_loss_mask).any()
-        )
+        assert block.tolist() == list(range(int(block[0]), int(block[-1]) + 1))
+        assert not (batch.loss_mask & batch.other_loss_mask).any()
         cross, entropies, right = torch.zeros(()), torch.zeros(()), 0
         for loss_mask, ids in (
             (batch.loss_mask[row], batch.ids[row]),
