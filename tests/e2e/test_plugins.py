@@ -115,9 +115,8 @@ def test_the_example_and_a_toy_task_with_its_own_base_train_through_dvc(
     work = begin(plugin, tmp_path / "project", "matrix.tasks=[sudoku, copying]")
     settings = yaml.safe_load((work.folder / "params.yaml").read_text())
     assert settings["method"]["routed"]["teach"] == "better"
-    work.run(
-        sys.executable, "-m", "dopsd", "repro", "evaluate_base@copying", "report@copying-routed-0"
-    )
+    stages = ("evaluate_base@copying", "report@copying-routed-0")
+    work.run(sys.executable, "-m", "dopsd", "repro", *stages)
     costs = json.loads((work.folder / "runs/copying/routed/0/train.json").read_text())
     assert costs["updates"] == 2 and width(work) == 128
     assert (work.folder / "reports/copying/routed/0/accuracy.png").is_file()
@@ -127,9 +126,8 @@ def test_the_example_and_a_toy_task_with_its_own_base_train_through_dvc(
     assert "train@copying-routed-0" in stale and "evaluate_base@copying" not in stale
     (work.folder / "base/copying/chat_template.jinja").write_text("another base")
     stale = json.loads(work.dvc("status", "--json"))
-    assert {"base": "modified"} in [
-        found.get("changed deps") for found in stale["evaluate_base@copying"]
-    ]
+    found = [each.get("changed deps") for each in stale["evaluate_base@copying"]]
+    assert {"base": "modified"} in found
 
 
 FLOW = """
