@@ -98,16 +98,11 @@ def fed(parser: str, seed: str, root: Path, found: Found, is_shown: bool = False
         except MISTAKES as error:
             outcome, said = "refused", readable(f"{error.strerror}: {error.filename}")
         except SystemExit as error:
-            outcome, said = (
-                "refused" if error.code == 2 else "tracebacks",
-                err.getvalue().strip().splitlines()[-1],
-            )
+            outcome = "refused" if error.code == 2 else "tracebacks"
+            said = err.getvalue().strip().splitlines()[-1]
         except BaseException as error:
-            outcome, said, trace = (
-                "tracebacks",
-                f"{type(error).__name__}: {error}"[:300],
-                traceback.format_exc(),
-            )
+            outcome, trace = "tracebacks", traceback.format_exc()
+            said = f"{type(error).__name__}: {error}"[:300]
         seconds = time.process_time() - started
         if seconds > SECONDS:  # it may have paid for an import: the same input once more
             call = PARSERS[parser](Random(f"{parser} {seed}"), str(root))
@@ -184,11 +179,8 @@ def isolated(parser: str, inputs: int, seed: int) -> Found:
     with os.fdopen(reader, "rb") as stream:
         answer = stream.read()
     _, status = os.waitpid(child, 0)
-    return (
-        pickle.loads(answer)
-        if answer
-        else Found(parser, misses=[f"{parser}: the process ended with status {status}"])
-    )
+    crashed = Found(parser, misses=[f"{parser}: the process ended with status {status}"])
+    return pickle.loads(answer) if answer else crashed
 
 
 def main() -> int:
@@ -205,9 +197,8 @@ def main() -> int:
         return bool(found.misses)
     misses: list[str] = []
     columns = ("accepted", "refused", "tracebacks", "outside")
-    print(
-        f"| parser | inputs | {' | '.join(columns)} | slowest, CPU s |\n|{'---|' * 7}", flush=True
-    )
+    head = f"| parser | inputs | {' | '.join(columns)} | slowest, CPU s |"
+    print(f"{head}\n|{'---|' * 7}", flush=True)
     for name in chosen:
         found = isolated(name, a.inputs, a.seed)
         cells = " | ".join(str(found.counts[column]) for column in columns)

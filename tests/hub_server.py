@@ -128,11 +128,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def send(self, status: int, content: object, code: str = "", **headers: str) -> None:
         is_raw = isinstance(content, bytes)
-        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        data = content if is_raw else json.dumps(content).encode()
         self.send_response(status)
-        self.send_header(
-            "Content-Type", "application/octet-stream" if is_raw else "application/json"
-        )
+        kind = "octet-stream" if is_raw else "json"
+        self.send_header("Content-Type", f"application/{kind}")
         self.send_header("Content-Length", str(len(data)))
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
@@ -214,10 +213,8 @@ class Handler(BaseHTTPRequestHandler):
             is_large = PurePosixPath(path).suffix in LARGE
             answer = {"path": path, "uploadMode": "lfs" if is_large else "regular"}
             if path in files:
-                content = files[path]
-                answer["oid"] = (
-                    hashlib.sha256(content).hexdigest() if is_large else git_oid(content)
-                )
+                digest = hashlib.sha256(files[path]).hexdigest()
+                answer["oid"] = digest if is_large else git_oid(files[path])
             answers.append(answer | {"shouldIgnore": False})
         self.send(200, {"files": answers})
 

@@ -218,6 +218,11 @@ def _swap(draw: Random, value: Any, odd: list[str]) -> Any:
     return f"@{len(odd) - 1}@"
 
 
+def kept(draw: Random, share: float, content: bytes) -> bytes:
+    """Return the content as it is in a share of the cases, else changed."""
+    return content if draw.random() < share else changed(draw, content)
+
+
 def put(path: str | Path, content: bytes) -> Path:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_bytes(content)

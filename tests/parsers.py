@@ -43,13 +43,11 @@ Call = Callable[[], object]
 
 @cache
 def tasks() -> dict[str, Task]:
-    return {
-        f"{name} {rule}": load_task(
-            name, TASKS.config_class(name).model_validate({"scoring": rule})
-        )
-        for name in TASKS.names
-        for rule in ("published", "strict")
-    }
+    def made(name: str, rule: str) -> Task:
+        return load_task(name, TASKS.config_class(name).model_validate({"scoring": rule}))
+
+    rules = ("published", "strict")
+    return {f"{name} {rule}": made(name, rule) for name in TASKS.names for rule in rules}
 
 
 @cache
@@ -63,24 +61,19 @@ def generations(task: str) -> list[dict[str, Any]]:
 def _generation_file(draw: Random, task: str) -> Path:
     rows = [dict(draw.choice(generations(task))) for _ in range(draw.choice((1, 1, 2)))]
     is_lines = draw.random() < 0.7
-    listed: Any = (
-        rows
-        if is_lines
-        else {"generations": [r | {"generations": [r["generation"]]} for r in rows], "n": 1}
-    )
+    if not is_lines:
+        rows = [row | {"generations": [row["generation"]]} for row in rows]
     if draw.random() < 0.3:
-        (rows if is_lines else listed["generations"])[0] |= {
-            "generation" if is_lines else "generations": mutate.text(draw)
-        }
-    lines = (
-        b"\n".join(mutate.swapped(draw, row) for row in rows)
-        if is_lines
-        else mutate.swapped(draw, listed)
-    )
-    return put(
-        "g.jsonl" if is_lines else "g.json",
-        lines if draw.random() < 0.6 else mutate.changed(draw, lines),
-    )
+        rows[0]["generation" if is_lines else "generations"] = mutate.text(draw)
+    if is_lines:
+        lines = b"\n".join(mutate.swapped(draw, row) for row in rows)
+    else:
+        lines = mutate.swapped(draw, {"generations": rows, "n": 1})
+    return put("g.jsonl" if is_lines else "g.json", mutate.kept(draw, 0.6, lines))
+
+
+def _changed(draw: Random, text: str) -> str:
+    return mutate.changed(draw, text.encode()).decode("utf-8", "surrogateescape")
 
 
 def score(draw: Random, root: str) -> Call:
@@ -103,11 +96,8 @@ def completions(draw: Random, root: str) -> Call:
     """Texts through a task's extraction and verifier, long ones too."""
     task = draw.choice(list(tasks().values()))
     row = draw.choice(generations(task.name))
-    text = (
-        mutate.text(draw)
-        if draw.random() < 0.5
-        else mutate.changed(draw, row["generation"].encode()).decode("utf-8", "surrogateescape")
-    )
+    is_new = draw.random() < 0.5
+    text = mutate.text(draw) if is_new else _changed(draw, row["generation"])
     text *= draw.choice((1, 1, 1, 30))
     problem = task.of_generation(row["question"], row["ground_truth"])
     return lambda: (task.verify(problem, text), task.reward(problem, text))
@@ -124,7 +114,7 @@ def params(draw: Random, root: str) -> Call:
         sound = mutate.swapped(draw, YAML(typ="safe", pure=True).load(SETTINGS))  # JSON is YAML
     if draw.random() < 0.1:
         sound = draw.choice((SETTINGS, "")).encode() + draw.choice(DOCUMENTS).encode()
-    path = put("params.yaml", sound if draw.random() < 0.2 else mutate.changed(draw, sound))
+    path = put("params.yaml", mutate.kept(draw, 0.2, sound))
     return lambda: missing_files(load_params(path))
 
 
@@ -133,23 +123,18 @@ def overrides(draw: Random, root: str) -> Call:
     from dopsd.config import params_file
     from dopsd.pipeline.run.request import RunRequest
 
-    path = put(
-        "params.yaml",
-        FEWEST.encode() if draw.random() < 0.8 else mutate.changed(draw, FEWEST.encode()),
-    )
+    path = put("params.yaml", mutate.kept(draw, 0.8, FEWEST.encode()))
     key = draw.choice(KEYS) if draw.random() < 0.8 else mutate.name(draw, root)
-    value = (
-        mutate.changed(draw, b"[0, {a: 1}]").decode("utf-8", "surrogateescape")
-        if draw.random() < 0.5
-        else draw.choice(mutate.JSON)
-    )
+    is_yaml = draw.random() < 0.5
+    value = _changed(draw, "[0, {a: 1}]") if is_yaml else draw.choice(mutate.JSON)
     changes = [f"{key}={value}"] if draw.random() < 0.9 else [value]
-    if draw.random() < 0.3:
-        odd = draw.choice(VALUES)
-        return lambda: params_file.params(
-            None, "reference", "1x80gb", RunRequest(overrides={key: odd}).changes, path
-        )
-    return lambda: params_file.params(None, "reference", "1x80gb", changes, path)
+    odd = {key: draw.choice(VALUES)} if draw.random() < 0.3 else {}
+
+    def call() -> object:
+        asked = RunRequest(overrides=odd).changes if odd else changes
+        return params_file.params(None, "reference", "1x80gb", asked, path)
+
+    return call
 
 
 def problems(draw: Random, root: str) -> Call:
@@ -157,10 +142,9 @@ def problems(draw: Random, root: str) -> Call:
     row = draw.choice(generations(task.name))
     problem: Problem = task.of_generation(row["question"], row["ground_truth"])
     line = mutate.swapped(draw, vars(problem))
-    put(
-        f"data/{task.name}/train.jsonl",
-        line if draw.random() < 0.7 else mutate.changed(draw, line + b"\n" + line),
-    )
+    is_whole = draw.random() < 0.7
+    lines = line if is_whole else mutate.changed(draw, line + b"\n" + line)
+    put(f"data/{task.name}/train.jsonl", lines)
     return lambda: [task.messages(p, "instructions") for p in task.load("train")]
 
 
@@ -185,23 +169,18 @@ def rows(draw: Random, root: str) -> Call:
     if suffix == ".parquet":
         content = mutate.changed(draw, _parquet(name))
     elif suffix == ".csv":
-        cells = [f'"{value}"' for value in values.values()]
-        content = mutate.changed(
-            draw, f"{','.join(values)}\n{','.join(cells)}\n{','.join(cells)}\n".encode()
-        )
+        cells = ",".join(f'"{value}"' for value in values.values())
+        content = mutate.changed(draw, f"{','.join(values)}\n{cells}\n{cells}\n".encode())
     else:
         content = mutate.swapped(draw, values)
-        content = (
-            content if draw.random() < 0.7 else mutate.changed(draw, content + b"\n" + content)
-        )
+        if draw.random() >= 0.7:
+            content = mutate.changed(draw, content + b"\n" + content)
     path = put(f"rows{suffix}", content)
     if name == "sudoku":
         return lambda: read_published(path, 1)
     if name == "traces":
-        return lambda: [
-            (text_of(r, "question"), text_of(r, "response"))
-            for r in read_rows(Source(path=str(path)), "traces")
-        ]
+        source, keys = Source(path=str(path)), ("question", "response")
+        return lambda: [[text_of(r, key) for key in keys] for r in read_rows(source, "traces")]
     task = load_task(name, TASKS.config_class(name).model_validate({"train": {"path": str(path)}}))
     return lambda: task.read("train")
 
@@ -219,19 +198,13 @@ def logs(draw: Random, root: str) -> Call:
         path = put("lines.jsonl", log_lines(draw))
         return lambda: read_lines(path)
     if kind == 2:
-        path = put(
-            "curve.csv",
-            mutate.changed(
-                draw, b"update,accuracy,protocol\n0,0.5,greedy\n25,,256\n50,0.7,greedy\n"
-            ),
-        )
+        curve = b"update,accuracy,protocol\n0,0.5,greedy\n25,,256\n50,0.7,greedy\n"
+        path = put("curve.csv", mutate.changed(draw, curve))
         return lambda: read_table(path)
-    path = put(
-        "select.json",
-        mutate.changed(draw, b'{"update": 25, "accuracy": 0.5}')
-        if draw.random() < 0.5
-        else mutate.swapped(draw, STATE),
-    )
+    if draw.random() < 0.5:
+        path = put("select.json", mutate.changed(draw, b'{"update": 25, "accuracy": 0.5}'))
+    else:
+        path = put("select.json", mutate.swapped(draw, STATE))
     return lambda: read_json(path, "dopsd select")
 
 
@@ -242,13 +215,10 @@ def names(draw: Random, root: str) -> Call:
     from dopsd.cli.main import main
 
     put("params.yaml", FEWEST.encode())
-    put(
-        "data/sudoku/test.jsonl",
-        json.dumps(vars(tasks()["sudoku published"].of_generation(PUZZLE, GRID))).encode() + b"\n",
-    )
-    odd = (
-        mutate.name(draw, root).replace("\0", "").replace("\ud800", "\udcff")
-    )  # which no command line can bring
+    problem = tasks()["sudoku published"].of_generation(PUZZLE, GRID)
+    put("data/sudoku/test.jsonl", json.dumps(vars(problem)).encode() + b"\n")
+    # what no command line can bring
+    odd = mutate.name(draw, root).replace("\0", "").replace("\ud800", "\udcff")
     words = [word.replace("@", odd) for word in draw.choice(COMMANDS).split(" ")]
     return lambda: main(words)
 
@@ -256,9 +226,8 @@ def names(draw: Random, root: str) -> Call:
 def typed(draw: Random, root: str) -> Call:
     """Problems typed by a person."""
     task = draw.choice(list(tasks().values()))
-    text = draw.choice(
-        (mutate.text(draw), mutate.name(draw, root), "0204032001400402", "49 55 53 51")
-    )
+    known = ("0204032001400402", "49 55 53 51")
+    text = draw.choice((mutate.text(draw), mutate.name(draw, root), *known))
     return lambda: task.messages(task.ask(text), "instructions")
 
 
@@ -272,20 +241,11 @@ def own_tasks() -> list[Task]:
         {"type": "regex", "pattern": "(?s).*{answer}.*"},
         {"type": "json_schema"},
     ]
-    section = {"type": "custom", "train": {"path": "rows.jsonl"}, "answer_format": FORMATS}
-    return [
-        load_task("mine", CustomTaskConfig.model_validate(section | {"verifier": verifier}))
-        for verifier in verifiers
-    ]
-
-
-FORMATS = [
-    {"boxed": "last"},
-    {"tag": "answer"},
-    {"after": "="},
-    {"regex": r"\d+"},
-    {"text": "whole"},
-]
+    formats = {"boxed": "last", "tag": "answer", "after": "=", "regex": r"\d+", "text": "whole"}
+    section = {"type": "custom", "train": {"path": "rows.jsonl"}}
+    section |= {"answer_format": [{key: value} for key, value in formats.items()]}
+    sections = [section | {"verifier": verifier} for verifier in verifiers]
+    return [load_task("mine", CustomTaskConfig.model_validate(each)) for each in sections]
 
 
 def own_answers(draw: Random, root: str) -> Call:

@@ -26,9 +26,7 @@ def main(out: Path, method: str = "d_opsd") -> None:
     accelerator = all_processes()
     loop = Trainer(load_params().run("sudoku", method, 0), accelerator)
     generator = torch.Generator().manual_seed(0)
-    for (
-        p
-    ) in loop.parameters.values():  # an adapter that is not the base: gradients in all its weights
+    for p in loop.parameters.values():  # not the base: gradients in all the adapter's weights
         p.data += 0.1 * torch.randn(p.shape, generator=generator)
     collected, collect = [], loop.algorithm.collect
     loop.algorithm.collect = lambda *args: collected.append(collect(*args)) or collected[-1]
@@ -55,9 +53,8 @@ def _write(loop: Trainer, accelerator: Accelerator, out: Path, kept: list[int]) 
             loop.algorithm, loop.policy, batches, loop._weight(batches)
         )
         for name, p in loop.parameters.items():
-            gradients[f"{update}/{name}"] = accelerator.reduce(
-                p.grad if p.grad is not None else torch.zeros_like(p), "sum"
-            )
+            found = p.grad if p.grad is not None else torch.zeros_like(p)
+            gradients[f"{update}/{name}"] = accelerator.reduce(found, "sum")
             p.grad = None
         loss = torch.tensor(metrics["loss"][0] if "loss" in metrics else 0.0, dtype=torch.float32)
         gradients[f"{update}/loss"] = accelerator.reduce(loss, "sum")
@@ -65,17 +62,9 @@ def _write(loop: Trainer, accelerator: Accelerator, out: Path, kept: list[int]) 
     micro_batches = loop.policy.process_group.all_gather_object([own])
     if accelerator.is_main_process:
         save_tensors(gradients, out)
-        out.with_suffix(".json").write_text(
-            json.dumps(
-                {
-                    "states": sizes,
-                    "kept": kept,
-                    "counters": loop.counters,
-                    "sharded": loop.policy.is_locked,
-                    "sizes": micro_batches,
-                }
-            )
-        )
+        told = {"states": sizes, "kept": kept, "counters": loop.counters}
+        told |= {"sharded": loop.policy.is_locked, "sizes": micro_batches}
+        out.with_suffix(".json").write_text(json.dumps(told))
 
 
 def without_memory(place: str, most: int) -> None:

@@ -28,11 +28,8 @@ def policy() -> Any:
     from dopsd.models.llm_policy import load_policy
 
     save_toy(Path("base/sudoku"))
-    return load_policy(
-        ModelConfig(path="base/sudoku"),
-        AdapterConfig(r=2, alpha=4, dropout=0.0, targets=["ff_out", "q_proj"]),
-        0,
-    )
+    lora = AdapterConfig(r=2, alpha=4, dropout=0.0, targets=["ff_out", "q_proj"])
+    return load_policy(ModelConfig(path="base/sudoku"), lora, 0)
 
 
 @cache
@@ -52,10 +49,8 @@ def _header_changed(draw: Random, sound: bytes) -> bytes:
     """A safetensors file whose header is another JSON, its length right or not."""
     size = int.from_bytes(sound[:8], "little")
     header = mutate.swapped(draw, json.loads(sound[8 : 8 + size]))
-    for old, new in (
-        (b"F32", draw.choice((b"I32", b"F16", b"BF16", b"BOOL", b"U64", b"F4", b"C64", b"F32"))),
-    ):
-        header = header.replace(old, new, draw.choice((0, 1)))
+    new = draw.choice((b"I32", b"F16", b"BF16", b"BOOL", b"U64", b"F4", b"C64", b"F32"))
+    header = header.replace(b"F32", new, draw.choice((0, 1)))
     length = len(header) if draw.random() < 0.9 else draw.choice((0, 1, 2**31, 2**63, 2**64 - 1))
     return length.to_bytes(8, "little") + header + sound[8 + size :]
 
@@ -66,12 +61,10 @@ def _adapter_files(draw: Random, folder: Path) -> None:
         kind = draw.random()
         if kind < 0.3:
             content = mutate.changed(draw, content)
+        elif kind < 0.7 and name.endswith(".json"):
+            content = mutate.swapped(draw, json.loads(content))
         elif kind < 0.7:
-            content = (
-                mutate.swapped(draw, json.loads(content))
-                if name.endswith(".json")
-                else _header_changed(draw, content)
-            )
+            content = _header_changed(draw, content)
         put(folder / name, content)
     if draw.random() < 0.1:
         odd = folder / draw.choice(list(adapter()))
@@ -119,51 +112,31 @@ def checkpoints(draw: Random, root: str) -> Call:
     scratch, is_sealed = Path("work/train-0"), draw.random() < 0.6
     policy()
     shutil.rmtree(scratch, ignore_errors=True)
-    for number in (
-        "000002",
-        draw.choice(("000004", "000004", "abcdef", "\u00b2\u00b2\u00b2\u00b2\u00b2\u00b2")),
-    ):
+    for number in ("000002", draw.choice(("000004", "000004", "abcdef", 6 * "\u00b2"))):
         folder = scratch / f"step-{number}"
         for name, content in adapter().items():
             put(folder / name, content)
         put(folder / "state.json", json.dumps(STATE).encode())
         put(folder / "trainer.safetensors", save({"ema/x": torch.zeros(2)}))
-        put(
-            folder / "batches.0.safetensors",
-            save({"rng": torch.get_rng_state(), "micro_batch": torch.tensor([8, 0, 0])}),
-        )
+        kept = {"rng": torch.get_rng_state(), "micro_batch": torch.tensor([8, 0, 0])}
+        put(folder / "batches.0.safetensors", save(kept))
         odd = folder / draw.choice(sorted(path.name for path in folder.iterdir()))
         content = odd.read_bytes()
         if is_sealed:
-            kind = odd.name.endswith(".json") and draw.random() < 0.8
-            put(
-                odd,
-                mutate.swapped(draw, json.loads(content))
-                if kind
-                else _header_changed(draw, content)
-                if odd.suffix != ".json"
-                else b"",
-            )
-        digests = json.dumps(
-            {path.name: sha256(path) for path in sorted(folder.iterdir())}
-        ).encode()
+            if odd.suffix != ".json":
+                put(odd, _header_changed(draw, content))
+            else:
+                is_json = draw.random() < 0.8
+                put(odd, mutate.swapped(draw, json.loads(content)) if is_json else b"")
+        names = {path.name: sha256(path) for path in sorted(folder.iterdir())}
+        digests = json.dumps(names).encode()
         if not is_sealed:
             put(odd, mutate.changed(draw, content))
         if draw.random() < 0.5:
-            listed = json.loads(digests) | draw.choice(
-                (
-                    {},
-                    {"../../../etc/passwd": "0"},
-                    {"/etc/passwd": "0"},
-                    {"a\0": "0"},
-                    {"x" * 300: "0"},
-                )
-            )
-            digests = (
-                mutate.swapped(draw, listed)
-                if draw.random() < 0.7
-                else mutate.changed(draw, digests)
-            )
+            others = ("../../../etc/passwd", "/etc/passwd", "a\0", "x" * 300)
+            listed = names | draw.choice(({}, *({other: "0"} for other in others)))
+            is_json = draw.random() < 0.7
+            digests = mutate.swapped(draw, listed) if is_json else mutate.changed(draw, digests)
         put(folder / "digests.json", digests)
     put(scratch / "log.jsonl", log_lines(draw))
     accelerator = SimpleNamespace(is_main_process=True, num_processes=1, process_index=0)

@@ -31,13 +31,8 @@ class Workspace:
         self.folder = folder
         left_out = ("tests/",) if is_shipped else ("base/", "dvc.lock", "tests/")
         folder.mkdir(parents=True, exist_ok=True)
-        names = subprocess.run(
-            ["git", "ls-files", "-co", "--exclude-standard"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for name in names.splitlines():
+        listed = ["git", "ls-files", "-co", "--exclude-standard"]
+        for name in subprocess.check_output(listed, cwd=ROOT, text=True).splitlines():
             is_there = (ROOT / name).is_file() or (ROOT / name).is_symlink()
             if is_there and not name.startswith(left_out):
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -59,9 +54,8 @@ class Workspace:
         self.commit()
 
     def run(self, *command: str) -> str:
-        found = subprocess.run(
-            command, cwd=self.folder, env=self.env, capture_output=True, text=True
-        )
+        here = {"cwd": self.folder, "env": self.env}
+        found = subprocess.run(command, capture_output=True, text=True, **here)
         assert found.returncode == 0, found.stdout + found.stderr
         return found.stdout + found.stderr
 

@@ -100,9 +100,8 @@ class Run:
     def close_pipes(self) -> None:
         """The reader goes away: what is written from now on fails."""
         for stream in self._pipes():
-            null = os.open(
-                os.devnull, os.O_RDONLY
-            )  # the reading end is replaced: closing it would wait for a blocked read
+            # the reading end is replaced: closing it would wait for a blocked read
+            null = os.open(os.devnull, os.O_RDONLY)
             os.dup2(null, stream.fileno())
             os.close(null)
 
@@ -111,9 +110,8 @@ class Run:
 
     def group(self) -> list[int]:
         """Every process of the command's session, as a terminal or a cluster signals them."""
-        return [
-            pid for pid in processes.found(self.state) if processes.session(pid) == self.process.pid
-        ]
+        own, found = self.process.pid, processes.found(self.state)
+        return [pid for pid in found if processes.session(pid) == own]
 
     def wait(self, seconds: float = LONGEST) -> Ended:
         try:
@@ -158,27 +156,21 @@ def updates_done(folder: Path) -> int:
 def saved_update(folder: Path) -> int:
     """The update of the newest checkpoint; 0 where there is none."""
     place = scratch(folder)
-    return (
-        max((int(path.name[5:]) for path in place.glob("step-??????")), default=0) if place else 0
-    )
+    steps = place.glob("step-??????") if place else ()
+    return max((int(path.name[5:]) for path in steps), default=0)
 
 
 def ask_to_stop(run: Run, deliver: Callable[[], None]) -> str:
     """Deliver a stop to a run in training; what is wrong with how it saved, or nothing."""
     done, began = updates_done(run.folder), time.monotonic()
     deliver()
-    until = began + SAVED
     while done and saved_update(run.folder) < done:
-        if time.monotonic() > until:
-            return (
-                f"{done} updates done at the signal; newest checkpoint {SAVED:.0f} s later: update"
-                f" {saved_update(run.folder)}"
-            )
-        if not processes.of_part(run.state, "stage") and saved_update(run.folder) < done:
-            return (
-                f"{done} updates done at the signal; newest checkpoint after the end of training:"
-                f" update {saved_update(run.folder)}"
-            )
+        is_over = not processes.of_part(run.state, "stage")
+        if (saved := saved_update(run.folder)) < done and (
+            is_over or time.monotonic() > began + SAVED
+        ):
+            when = "after the end of training" if is_over else f"{SAVED:.0f} s later"
+            return f"{done} updates done at the signal; newest checkpoint {when}: update {saved}"
         time.sleep(0.05)
     return ""
 

@@ -25,17 +25,8 @@ def library(place: Path) -> Path | None:
         return None
     if not out.is_file():
         source = Path(__file__).with_name("disk.c")
-        words = [
-            compiler,
-            "-shared",
-            "-fPIC",
-            "-O2",
-            "-Wno-format-truncation",
-            str(source),
-            "-o",
-            str(out),
-            "-ldl",
-        ]
+        flags = ("-shared", "-fPIC", "-O2", "-Wno-format-truncation")
+        words = [compiler, *flags, source, "-o", out, "-ldl"]
         subprocess.run(words, check=True, capture_output=True)
     return out
 

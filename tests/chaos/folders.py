@@ -30,34 +30,23 @@ def commit() -> str:
     """
     git = ("git", "-C", str(ROOT))
     names = ["dopsd", "flows", "infra", "dvc.yaml", "params.yaml", "prefect.yaml", "pyproject.toml"]
-    last = subprocess.run(
-        [*git, "log", "-1", "--format=%h", "--", *names], capture_output=True, text=True, check=True
-    )
-    changed = subprocess.run(
-        [*git, "diff", "HEAD", "--", *names], capture_output=True, check=True
-    ).stdout
-    return last.stdout.strip() + (f"+{hashlib.sha256(changed).hexdigest()[:8]}" if changed else "")
+    last = subprocess.check_output([*git, "log", "-1", "--format=%h", "--", *names], text=True)
+    changed = subprocess.check_output([*git, "diff", "HEAD", "--", *names])
+    return last.strip() + (f"+{hashlib.sha256(changed).hexdigest()[:8]}" if changed else "")
 
 
 def settings() -> dict[str, Any]:
     """params.yaml shrunk until every stage takes little more than its imports."""
     raw = small_settings()
-    raw["train"] |= {
-        "updates": UPDATES,
-        "prompts_per_collect": 4,
-        "checkpoint_every": 4,
-        "micro_batch_states": 8,
-    }
+    sizes = {"prompts_per_collect": 4, "checkpoint_every": 4, "micro_batch_states": 8}
+    raw["train"] |= {"updates": UPDATES} | sizes
     return raw
 
 
 def environment(folder: Path, state: Path) -> dict[str, str]:
     """Of every process of a trial; $CHAOS_STATE also marks them as this trial's."""
-    env = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("MLFLOW_", "PREFECT_", "DVC_", "DOPSD_"))
-    }
+    own = ("MLFLOW_", "PREFECT_", "DVC_", "DOPSD_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(own)}
     return env | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": f"{HOOK}{os.pathsep}{folder}",
@@ -79,19 +68,24 @@ def dvc(*words: str) -> tuple[str, ...]:
 def run(folder: Path, state: Path, *words: str, **env: str) -> str:
     """A command that must succeed; what it said."""
     state.mkdir(parents=True, exist_ok=True)
-    found = subprocess.run(
+    found = tried(folder, state, *words, **env)
+    if found.returncode:
+        said = (found.stdout + found.stderr)[-3000:]
+        raise SystemExit(f"chaos: {' '.join(words)} failed in {folder}:\n{said}")
+    return found.stdout
+
+
+def tried(folder: Path, state: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """A command that may fail."""
+    return subprocess.run(
         words,
         cwd=folder,
         env=environment(folder, state) | env,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        check=False,
+        errors="replace",
     )
-    if found.returncode:
-        raise SystemExit(
-            f"chaos: {' '.join(words)} failed in {folder}:\n{(found.stdout + found.stderr)[-3000:]}"
-        )
-    return found.stdout
 
 
 def make_template(place: Path) -> Path:
@@ -99,26 +93,17 @@ def make_template(place: Path) -> Path:
     and committed.
     """
     template, state = place / "template", place / "template-state"
-    names = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    for name in names:
-        if (
-            (ROOT / name).is_file()
-            and not name.startswith(("base/", "tests/", "docs/", "benchmarks/"))
-            and name != "dvc.lock"
-        ):
+    left_out = ("base/", "tests/", "docs/", "benchmarks/", "dvc.lock")
+    for name in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines():
+        if (ROOT / name).is_file() and not name.startswith(left_out):
             (template / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, template / name)
     (template / "params.yaml").write_text(yaml.safe_dump(settings()))
     git = ("git", "-c", "user.name=chaos", "-c", "user.email=chaos@localhost")
     run(template, state, *git, "init", "-q")
     run(template, state, *dvc("repro", "evaluate_base"), DOPSD_ALLOW_RETRAIN="1")
-    # its migration takes long
-    connect = (
-        f"from dopsd.tracking.client import connect; connect('sqlite:///{template}/mlflow.db')"
-    )
-    run(template, state, sys.executable, "-c", connect)
+    connect = "from dopsd.tracking.client import connect; connect('sqlite:///mlflow.db')"
+    run(template, state, sys.executable, "-c", connect)  # its migration takes long
     run(template, state, *git, "add", "-A")
     run(template, state, *git, "commit", "-qm", "state")
     run(template, state, *git, "gc", "-q")
@@ -151,11 +136,12 @@ def digests(folder: Path) -> dict[str, str]:
 def locked(folder: Path) -> dict[str, Any]:
     """Of every stage in dvc.lock, digests of its deps and outs by path."""
     stages = yaml.safe_load((folder / "dvc.lock").read_text())["stages"]
+
+    def digests_of(stage: dict[str, Any], part: str) -> dict[str, str]:
+        return {item["path"]: item["md5"] for item in stage.get(part, [])}
+
     return {
-        name: {
-            part: {item["path"]: item["md5"] for item in stage.get(part, [])}
-            for part in ("deps", "outs")
-        }
+        name: {part: digests_of(stage, part) for part in ("deps", "outs")}
         for name, stage in stages.items()
     }
 

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from chaos.folders import CELL, digests, dvc, environment, locked, state_of
+from chaos.folders import CELL, digests, dvc, locked, state_of, tried
 from chaos.plan import UPDATES
 
 WORDS = ("--task", "sudoku", "--method", "d_opsd", "--seed", "0")
@@ -23,22 +22,15 @@ def expected(reference: dict[str, Any], command: str) -> dict[str, str]:
     files: dict[str, str] = reference["files"]
     if command != "train":
         return files
-    return {
-        name: digest
-        for name, digest in files.items()
-        if name.startswith((f"{CELL}/train", "runs/sudoku/base.json"))
-    }
+    made = (f"{CELL}/train", "runs/sudoku/base.json")
+    return {name: digest for name, digest in files.items() if name.startswith(made)}
 
 
 def differences(folder: Path, reference: dict[str, Any], command: str) -> list[str]:
     """How the results differ from the undisturbed run's; nothing where every byte is the same."""
     wanted, found = expected(reference, command), digests(folder)
     lines = [f"{name} is missing" for name in wanted if name not in found]
-    lines += [
-        f"{name} has different bytes"
-        for name in wanted
-        if name in found and found[name] != wanted[name]
-    ]
+    lines += [f"{n} has different bytes" for n in wanted if n in found and found[n] != wanted[n]]
     if command != "train":
         lines += [f"{name} is new" for name in found if name not in wanted]
     try:
@@ -48,10 +40,9 @@ def differences(folder: Path, reference: dict[str, Any], command: str) -> list[s
     last = "train@" if command == "train" else "report@"
     if not any(name.startswith(last) for name in stages):
         lines.append(f"dvc.lock lacks {last}")
+    known = reference["lock"]
     return lines + [
-        f"dvc.lock differs at {name}"
-        for name, parts in stages.items()
-        if reference["lock"].get(name) != parts
+        f"dvc.lock differs at {n}" for n, parts in stages.items() if known.get(n) != parts
     ]
 
 
@@ -60,29 +51,17 @@ def half_published(folder: Path, reference: dict[str, Any]) -> list[str]:
     repair.
     """
     found, wanted = digests(folder), reference["files"]
-    return [
-        f"{name} is half-written"
-        for name, digest in found.items()
-        if name in wanted and wanted[name] != digest
-    ]
+    changed = [name for name in found if name in wanted and wanted[name] != found[name]]
+    return [f"{name} is half-written" for name in changed]
 
 
 def unclean(folder: Path, command: str) -> list[str]:
     """What `dvc status` finds changed."""
     words = dvc("status", "--json", *(("train",) if command == "train" else ()))
-    found = subprocess.run(
-        words,
-        cwd=folder,
-        env=environment(folder, state_of(folder)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    found = tried(folder, state_of(folder), *words)
     if found.returncode:
-        return [
-            f"dvc status failed with exit code {found.returncode}:"
-            f" {(found.stderr or found.stdout).strip()[-200:]}"
-        ]
+        said = (found.stderr or found.stdout).strip()[-200:]
+        return [f"dvc status failed with exit code {found.returncode}: {said}"]
     changed = json.loads(found.stdout or "{}")
     return [f"dvc status is not clean: {json.dumps(changed)[:300]}"] if changed else []
 
@@ -91,9 +70,8 @@ def tracked(database: Path) -> tuple[list[int], int, int]:
     """Steps that MLflow has of the training run, its number of repeated points, and its runs."""
     if not database.is_file():
         return [], 0, 0
-    with closing(
-        sqlite3.connect(database, timeout=30)
-    ) as base:  # to read, it may have to undo what a full disk cut off
+    # to read, it may have to undo what a full disk cut off
+    with closing(sqlite3.connect(database, timeout=30)) as base:
         runs = base.execute(
             "select r.run_uuid from runs r join experiments e on e.experiment_id = r.experiment_id"
             " where e.name = 'dopsd'",
@@ -114,24 +92,14 @@ def untracked(folder: Path, command: str) -> list[str]:
     says.
     """
     steps, twice, runs = tracked(folder / "mlflow.db")
-    if steps != [*range(1, UPDATES + 1)]:
+    if steps != (every := [*range(1, UPDATES + 1)]):
         words = ("publish",) if command != "train" else ("follow", *WORDS)
-        subprocess.run(
-            (sys.executable, "-m", "dopsd", *words),
-            cwd=folder,
-            env=environment(folder, state_of(folder)),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-        )
+        tried(folder, state_of(folder), sys.executable, "-m", "dopsd", *words)
         steps, twice, runs = tracked(folder / "mlflow.db")
     lines = [f"MLflow has {twice} duplicate points"] if twice else []
     lines += [f"MLflow has {runs} runs instead of 1"] if runs > 1 else []
-    return lines + (
-        [f"MLflow has steps {steps} instead of 1 to {UPDATES}"]
-        if steps != [*range(1, UPDATES + 1)]
-        else []
-    )
+    lines += [f"MLflow has steps {steps} instead of 1 to {UPDATES}"] if steps != every else []
+    return lines
 
 
 def leftovers(folder: Path) -> list[str]:

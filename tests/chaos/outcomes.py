@@ -45,11 +45,8 @@ def outcome(plan: Plan, facts: Facts) -> str:
 
 def record_of(plan: Plan, facts: Facts, seconds: float, commit: str) -> dict[str, Any]:
     """A line of the results file."""
-    detail = {
-        name: value
-        for name, value in vars(facts).items()
-        if value and name not in ("phase", "reruns")
-    }
+    seen = vars(facts).items()
+    detail = {name: value for name, value in seen if value and name not in ("phase", "reruns")}
     return {
         "trial": plan.number,
         "seed": plan.seed,

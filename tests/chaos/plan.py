@@ -118,10 +118,8 @@ def target_of(kind: str, dice: random.Random) -> str:
 def vars_of(kind: str, dice: random.Random) -> dict[str, Any]:
     """What only this kind of fault needs."""
     if kind == "slow":  # a collect is 20 forward passes and more: longer than Slurm's KillWait
-        return {
-            "signal": dice.choice(("SIGINT", "SIGTERM")),
-            "forward_seconds": dice.choice((1.0, 3.0)),
-        }
+        number = dice.choice(("SIGINT", "SIGTERM"))
+        return {"signal": number, "forward_seconds": dice.choice((1.0, 3.0))}
     if kind in ("enospc", "eio"):
         return {"class": dice.randrange(len(DISK)), "at": dice.random()}
     if kind == "pipe":
@@ -129,9 +127,6 @@ def vars_of(kind: str, dice: random.Random) -> dict[str, Any]:
     if kind == "twice":
         return {"first_ends": dice.random() < 0.3}
     if kind in DAMAGES:
-        return {
-            "how": dice.choice(("flip", "flip", "truncate", "empty")),
-            "which": dice.random(),
-            "at": dice.random(),
-        }
+        how = dice.choice(("flip", "flip", "truncate", "empty"))
+        return {"how": how, "which": dice.random(), "at": dice.random()}
     return {}

@@ -29,12 +29,7 @@ def found(state: Path) -> dict[int, list[str]]:
         if entry.name.isdigit():
             with suppress(OSError):
                 if mark in Path(entry.path, "environ").read_bytes() + b"\0":
-                    words = (
-                        Path(entry.path, "cmdline")
-                        .read_bytes()
-                        .decode(errors="replace")
-                        .split("\0")
-                    )
+                    words = Path(entry.path, "cmdline").read_text(errors="replace").split("\0")
                     if any(words):
                         all_of[int(entry.name)] = words
     return all_of

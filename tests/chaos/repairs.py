@@ -7,14 +7,13 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from chaos.attempt import Ended
-from chaos.folders import environment, state_of
+from chaos.folders import state_of, tried
 
 MISTAKE, TEMPORARY = 2, 75
 
@@ -39,13 +38,7 @@ def command(text: str) -> Callable[[Path], None]:
     words = shlex.split(text)
 
     def act(folder: Path) -> None:
-        subprocess.run(
-            words,
-            cwd=folder,
-            env=environment(folder, state_of(folder)),
-            capture_output=True,
-            check=False,
-        )
+        tried(folder, state_of(folder), *words)
 
     return act
 
@@ -54,11 +47,9 @@ def remove(name: str) -> Callable[[Path], None]:
     def act(folder: Path) -> None:
         path = (folder / name).resolve()
         if path.is_relative_to(folder.resolve()) and path != folder.resolve():
-            (
-                shutil.rmtree(path, ignore_errors=True)
-                if path.is_dir()
-                else path.unlink(missing_ok=True)
-            )
+            shutil.rmtree(path, ignore_errors=True)
+            if path.is_file():
+                path.unlink()
 
     return act
 
@@ -87,11 +78,8 @@ KNOWN: tuple[tuple[str, bool, Callable[[re.Match[str]], Act]], ...] = (
         True,
         lambda found: remove(found[1].rstrip(".")),
     ),
-    (
-        UNREADABLE,
-        True,
-        lambda _: command("git checkout dvc.lock"),
-    ),  # DVC's own, which leaves its repair to git
+    # DVC's own, which leaves its repair to git
+    (UNREADABLE, True, lambda _: command("git checkout dvc.lock")),
 )
 
 

@@ -4,6 +4,7 @@ by its bytes.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import signal
@@ -11,15 +12,7 @@ import time
 from pathlib import Path
 
 from chaos import damage, judge, processes, repairs
-from chaos.attempt import (
-    SIGNALS,
-    Ended,
-    Run,
-    ask_to_stop,
-    saved_update,
-    targets,
-    wait_for_fault,
-)
+from chaos.attempt import SIGNALS, Ended, Run, ask_to_stop, saved_update, targets, wait_for_fault
 from chaos.disk import Disk, library
 from chaos.folders import copy, read_reference, state_of
 from chaos.outcomes import Facts
@@ -27,6 +20,7 @@ from chaos.plan import DISK, UPDATES, Plan
 
 MOST_RERUNS = 6
 HOOK = "hook.json"
+IN_TRAINING = ("collecting", "updating", "saving")
 
 
 class Trial:
@@ -49,13 +43,8 @@ class Trial:
         return self.facts
 
     def start(self, number: int) -> Run:
-        return Run(
-            self.folder,
-            self.plan.command,
-            number,
-            self.env,
-            self.plan.details.get("streams", "") if not number else "",
-        )
+        piped = "" if number else self.plan.details.get("streams", "")
+        return Run(self.folder, self.plan.command, number, self.env, piped)
 
     def _disturb(self) -> None:
         """The first attempt, with its fault; what it left is looked at before anything is
@@ -65,47 +54,38 @@ class Trial:
         self._prepare()
         if self.facts.skipped:
             return
-        run = self.start(0)
-        ended = self._with_fault(run)
+        ended = self._with_fault(self.start(0))
         self._look_at(ended)
         saved = saved_update(self.folder)
-        self.facts.wrong += (
-            judge.half_published(self.folder, self.reference) if not plan.is_damage else []
-        )
+        if not plan.is_damage:
+            self.facts.wrong += judge.half_published(self.folder, self.reference)
         (self.state / HOOK).unlink(missing_ok=True)
-        self._between(ended)
+        self._between()
         self.saved = 0 if plan.kind in ("checkpoint", "log", "base", "rows") else saved
 
     def _prepare(self) -> None:
         plan = self.plan
         if not plan.is_tracked:
-            file = self.folder / "params.yaml"
-            file.write_text(
-                file.read_text().replace(
-                    "tracking:\n  enabled: true", "tracking:\n  enabled: false"
-                )
-            )
+            file, on = self.folder / "params.yaml", "tracking:\n  enabled: true"
+            file.write_text(file.read_text().replace(on, on.replace("true", "false")))
         if "forward_seconds" in plan.details:
-            settings = {
-                "forward_seconds": plan.details["forward_seconds"],
-                "after_update": max(plan.update, 1),
-            }
-            (self.state / HOOK).write_text(str(settings).replace("'", '"'))
-        elif (
-            plan.target == "dvc"
-        ):  # whether its orphan goes on training shows only where that takes a while
-            (self.state / HOOK).write_text('{"forward_seconds": 0.3, "after_update": 0}')
+            self._slow_down(plan.details["forward_seconds"], max(plan.update, 1))
+        elif plan.target == "dvc":  # whether its orphan goes on training shows only after a while
+            self._slow_down(0.3, 0)
         if plan.kind in ("enospc", "eio"):
             preloaded = library(self.place)
             if preloaded is None:
                 self.facts.skipped = "no C compiler"
                 return
             self.disk = Disk(self.folder, self.state, preloaded)
-            at = 1 + int(
-                plan.details["at"] * max(self.reference["writes"][plan.details["class"]] - 1, 0)
-            )
+            writes = self.reference["writes"][plan.details["class"]]
+            at = 1 + int(plan.details["at"] * max(writes - 1, 0))
             self.disk.fail(plan.details["class"], at, plan.kind)
             self.env = self.disk.env
+
+    def _slow_down(self, seconds: float, after: int) -> None:
+        settings = {"forward_seconds": seconds, "after_update": after}
+        (self.state / HOOK).write_text(json.dumps(settings))
 
     def _with_fault(self, run: Run) -> Ended:
         plan, facts = self.plan, self.facts
@@ -126,9 +106,7 @@ class Trial:
         if hit is None:
             return run.wait()
         facts.phase, update = hit
-        facts.did = (
-            f"at update {update}" if facts.phase in ("collecting", "updating", "saving") else ""
-        )
+        facts.did = f"at update {update}" if facts.phase in IN_TRAINING else ""
         self._deliver(run)
         return run.wait()
 
@@ -143,14 +121,10 @@ class Trial:
 
     def _signal(self, run: Run) -> None:
         plan = self.plan
-        number = (
-            signal.Signals[plan.details["signal"]] if plan.kind == "slow" else SIGNALS[plan.kind]
-        )
-        is_training = bool(processes.of_part(self.state, "stage")) and self.facts.phase in (
-            "collecting",
-            "updating",
-            "saving",
-        )
+        is_slow = plan.kind == "slow"
+        number = signal.Signals[plan.details["signal"]] if is_slow else SIGNALS[plan.kind]
+        is_there = bool(processes.of_part(self.state, "stage"))
+        is_training = is_there and self.facts.phase in IN_TRAINING
 
         def deliver() -> None:
             reached = targets(run, plan.target)
@@ -175,17 +149,13 @@ class Trial:
         self.facts.reruns = 1
         self.facts.did = f"first run ended with exit code {run.process.returncode}"
         ended = second.wait()
-        self.facts.did += (
-            f", second with {ended.status}: {ended.line}" if ended.status else ", second with 0"
-        )
+        self.facts.did += f", second with {ended.status}" + f": {ended.line}" * bool(ended.status)
         return ended
 
-    def _between(self, ended: Ended) -> None:
+    def _between(self) -> None:
         """What the fault leaves: damaged files, space that is free again."""
-        plan, facts = self.plan, self.facts
-        if plan.is_damage:
-            done = damage.apply(self.folder, plan)
-            facts.did = done or "no such file yet"
+        if self.plan.is_damage:
+            self.facts.did = damage.apply(self.folder, self.plan) or "no such file yet"
         if self.disk:
             self.disk.free()
 
@@ -194,19 +164,13 @@ class Trial:
         if ended.status is None:
             facts.lost.append("did not end")
         if ended.orphaned > 1:  # the update in progress may end
-            facts.lost.append(
-                f"training continued for {ended.orphaned} updates after the end of its command"
-            )
+            facts.lost.append(f"trained for {ended.orphaned} updates after the end of its command")
         if ended.left:
             facts.lost.append(f"processes left after the run: {'; '.join(ended.left.values())}")
         if "Traceback (most recent call last)" in ended.said:
             trace = re.findall(r"^\w*(?:Error|Exception|Interrupt)\b.*$", ended.said, re.MULTILINE)
             message = f"traceback in attempt {again}: {(trace or ['?'])[-1][:200]}"
-            (
-                facts.notes
-                if self.plan.kind in ("int", "term", "slow") and not again
-                else facts.wrong
-            ).append(message)
+            (facts.notes if self.plan.is_stop and not again else facts.wrong).append(message)
 
     def _repair(self) -> None:
         """The same command again, after the repair that a message names, until it ends well."""
@@ -234,17 +198,11 @@ class Trial:
     def _look_at_resume(self, ended: Ended) -> None:
         """A rerun continues from the newest checkpoint that was whole."""
         saved, self.saved = self.saved, 0
-        if (
-            saved in (0, UPDATES)
-            or "Running stage 'train" not in ended.said
-            or "done" in self.facts.phase
-        ):
+        if saved in (0, UPDATES) or "Running stage 'train" not in ended.said:
             return
         found = re.search(r"continuing after update (\d+)", ended.said)
-        if int(found[1] if found else 0) < saved:
-            self.facts.lost.append(
-                f"saved at update {saved}, continued after update {found[1] if found else 0}"
-            )
+        if (update := int(found[1] if found else 0)) < saved:
+            self.facts.lost.append(f"saved at update {saved}, continued after update {update}")
 
     def _judge(self) -> None:
         facts, command = self.facts, self.plan.command

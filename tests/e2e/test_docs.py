@@ -21,14 +21,9 @@ from workspace import Workspace
 
 PAGES = sorted(
     path
-    for pattern in (
-        "README.md",
-        "CONTRIBUTING.md",
-        "docs/**/*.md",
-        "examples/*/README.md",
-        "infra/*/README.md",
-    )
+    for pattern in ("*.md", "docs/**/*.md", "examples/*/README.md", "infra/*/README.md")
     for path in ROOT.glob(pattern)
+    if path.name != "CHANGELOG.md"
 )
 BLOCK = re.compile(
     r"(?:<!-- (?P<mark>run|see|not run)(?P<words>[^\n]*) -->\n)?"

@@ -35,13 +35,8 @@ ROUNDS: dict[str, Settings] = {
     "token": {  # coupled-GRPO, RLDF, JustGRPO on the steps that fell back
         "just_grpo": {"positions": "fallback", "threshold": 0.9},
         "espo": {"objective": "token", "masks": "share", "full_mask": True, "tail": "context"},
-        "trace_rl": {
-            "shrink": 1,
-            "states": 4,
-            "confident": 0.6,
-            "reduction": "token",
-            "kl_reduction": "mean",
-        },
+        "trace_rl": {"shrink": 1, "states": 4, "confident": 0.6}
+        | {"reduction": "token", "kl_reduction": "mean"},
     },
 }
 PAIRS = [(a, b) for a in range(1, 9) for b in range(1, 9)]
@@ -55,11 +50,8 @@ ROWS = {  # of each file in data/external; the first 48 are for training
 
 
 def tasks_of(which: str) -> list[str]:
-    """Tasks of a round.
-
-    Pairs need a right and a wrong answer, and
-    infilling an answer that the verifier reads: the toy base, which learned puzzles, answers no
-    other problem.
+    """Tasks of a round. Pairs need a right and a wrong answer, and infilling an answer that the
+    verifier reads: the toy base, which learned puzzles, answers no other problem.
     """
     return TASKS[:1] if which == "by puzzles" else TASKS
 

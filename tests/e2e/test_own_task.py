@@ -37,8 +37,7 @@ def test_the_walk_of_the_page_runs_and_a_program_can_score_it(tmp_path: Path):
     verifier = "{type: command, program: [python, data/external/score.py], graded: true}"
     (tmp_path / "data/external/score.py").write_text(program.text)
     workspace.run("dopsd", "params", "--set", f"data.puzzles.verifier={verifier}")
-    assert "200 of 200 own answers get full marks" in workspace.run(
-        "dopsd", "task", "check", "puzzles"
-    )
+    checked = workspace.run("dopsd", "task", "check", "puzzles")
+    assert "200 of 200 own answers get full marks" in checked
     stale = json.loads(workspace.dvc("status", "--json"))
     assert {"prepare@puzzles", "train@puzzles-d_opsd-0"} <= stale.keys()

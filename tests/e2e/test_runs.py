@@ -28,14 +28,8 @@ class Project(Workspace):
     """A workspace with commands of `dopsd` on pipes and on terminals."""
 
     def dopsd(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*DOPSD, *words],
-            cwd=self.folder,
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=BOUND,
-        )
+        here = {"cwd": self.folder, "env": self.env, "timeout": BOUND}
+        return subprocess.run([*DOPSD, *words], capture_output=True, text=True, **here)
 
     def terminal(self, *words: str) -> Terminal:
         return Terminal([*DOPSD, *words], self.folder, self.env)
@@ -124,9 +118,8 @@ def test_a_local_run_shows_the_stages_and_ctrl_c_saves(tmp_path):
     assert re.search(r"accuracy: [\d.]+% \[[\d.]+, [\d.]+\] on 12 problems", piped.stdout)
     assert "run: local: completed" in piped.stdout and project.repro() == set()
 
-    (project.folder / "dvc.yaml").write_text(
-        (project.folder / "dvc.yaml").read_text().replace("dopsd prepare", "dopsd preparee")
-    )
+    stages = project.folder / "dvc.yaml"
+    stages.write_text(stages.read_text().replace("dopsd prepare", "dopsd preparee"))
     failed = project.dopsd("run", "--local", *SHORT)
     assert failed.returncode == 2 and "prepare sudoku: failed after" in failed.stdout
     assert "dopsd: run: " in failed.stderr and "; output: work/logs/" in failed.stderr

@@ -54,14 +54,8 @@ class Installation:
         }
 
     def copy_sources(self) -> None:
-        names = subprocess.run(
-            ["git", "ls-files", "-co", "--exclude-standard", "--", ":!tests"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for name in names.splitlines():
+        listed = ["git", "ls-files", "-co", "--exclude-standard", "--", ":!tests"]
+        for name in subprocess.check_output(listed, cwd=ROOT, text=True).splitlines():
             if os.path.lexists(ROOT / name):
                 (self.source / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(ROOT / name, self.source / name, follow_symlinks=False)
@@ -79,23 +73,18 @@ class Installation:
 
     def run(self, *words: str, cwd: Path | None = None) -> str:
         """A module of this environment as a command, in the project."""
-        command = [self.bin / "python", "-m", *words]
-        found = subprocess.run(
-            command, cwd=cwd or self.project, env=self.env, capture_output=True, text=True
-        )
-        assert found.returncode == 0, found.stdout + found.stderr
-        return found.stdout + found.stderr
+        return self.command(self.bin / "python", "-m", *words, cwd=cwd)
 
-    def bash(self, command: str) -> None:
-        words = ["bash", "-c", command]
-        done = subprocess.run(words, cwd=self.project, env=self.env, capture_output=True, text=True)
-        assert done.returncode == 0, command + done.stdout + done.stderr
+    def command(self, *words: str | Path, cwd: Path | None = None) -> str:
+        here = {"cwd": cwd or self.project, "env": self.env}
+        found = subprocess.run(words, capture_output=True, text=True, **here)
+        assert found.returncode == 0, f"{words[-1]}\n{found.stdout}{found.stderr}"
+        return found.stdout + found.stderr
 
     def stale(self) -> set[str]:
         """Stages that DVC would run, once recipes.yaml is that of the installation."""
         write = "from dopsd.pipeline.recipes import write_recipes; write_recipes()"
-        command = [self.bin / "python", "-c", write]
-        subprocess.run(command, cwd=self.project, env=self.env, check=True)
+        self.command(self.bin / "python", "-c", write)
         return set(json.loads(self.run("dvc", "status", "--json")))
 
 
@@ -106,9 +95,9 @@ def test_a_project_of_an_installed_wheel_runs_by_both_entry_points_and_survives_
 ):
     wheel = Installation(tmp_path)
     wheel.install()
-    where = [wheel.bin / "python", "-c", "import dopsd; print(dopsd.__file__)"]
-    imported = subprocess.run(where, cwd=tmp_path, env=wheel.env, capture_output=True, text=True)
-    assert Path(imported.stdout.strip()) == wheel.site / "dopsd/__init__.py"
+    where = (wheel.bin / "python", "-c", "import dopsd; print(dopsd.__file__)")
+    imported = wheel.command(*where, cwd=tmp_path)
+    assert Path(imported.strip()) == wheel.site / "dopsd/__init__.py"
     assert "cd project" in wheel.run("dopsd", "init", "project", cwd=tmp_path)
     assert "\ncore: 1\n" in (wheel.project / "recipes.yaml").read_text()
 
@@ -160,9 +149,9 @@ def deploy_and_run(wheel: Installation) -> None:
             elif "worker start" in command:
                 processes.append(start(wheel, command))
             elif command.startswith("dopsd run"):
-                wheel.bash(f"{command} --set train.learning_rate=0.002")
+                wheel.command("bash", "-c", f"{command} --set train.learning_rate=0.002")
             else:
-                wheel.bash(command)
+                wheel.command("bash", "-c", command)
     finally:
         ended = [Stack.end(process) for process in reversed(processes)]
     assert all(ended) and len(ended) == 3
@@ -173,14 +162,8 @@ def deploy_and_run(wheel: Installation) -> None:
 
 def start(wheel: Installation, command: str) -> subprocess.Popen[bytes]:
     with (wheel.folder / "servers.log").open("a") as log:
-        return subprocess.Popen(
-            ["bash", "-c", command],
-            cwd=wheel.project,
-            env=wheel.env,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        here = {"cwd": wheel.project, "env": wheel.env, "start_new_session": True}
+        return subprocess.Popen(["bash", "-c", command], stdout=log, stderr=log, **here)
 
 
 def wait_for(health: str, log: Path) -> None:

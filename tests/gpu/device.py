@@ -88,17 +88,14 @@ class Device(TorchDispatchMode):
         target = kwargs.get("device")
         target = None if target is None else torch.device(target)
         is_here = any(isinstance(t, GpuTensor) for t in found)
+        is_there = target is not None and target.type == "cuda"
         if func is aten.is_pinned.default:
             return False
         if func is aten._pin_memory.default:  # main memory that a GPU copies from by itself
             return args[0].clone()
-        if not is_here and (target is None or target.type != "cuda"):
+        if not is_here and not is_there:
             return func(*args, **kwargs)
-        if (
-            func is aten._to_copy.default
-            and target is not None
-            and is_here != (target.type == "cuda")
-        ):
+        if func is aten._to_copy.default and target is not None and is_here != is_there:
             out = self._download(args[0], kwargs) if is_here else self._upload(args[0], kwargs)
         elif func is aten.copy_.default and len({isinstance(t, GpuTensor) for t in found}) == 2:
             out = self._copy_between(*args)

@@ -16,17 +16,12 @@ from dopsd.algorithms.common.groups import Rewarded
 from dopsd.algorithms.trace_rl.algorithm import Collect
 from dopsd.algorithms.trace_rl.config import TraceRlConfig
 from dopsd.algorithms.trace_rl.states import plan_states
-from dopsd.core.types import Rollout
+from dopsd.core.types import Rollout, Score
 from dopsd.rollout.config import SamplingConfig
 from verified_future.credited_trace_rl import algorithm as credited_trace_rl
 from verified_future.credited_trace_rl.algorithm import credit_weight, credited
 from verified_future.credited_trace_rl.config import CreditedTraceRlConfig
-from verified_future.teacher import (
-    Verified,
-    shown_positions,
-    verified,
-    verified_future,
-)
+from verified_future.teacher import Verified, shown_positions, verified, verified_future
 
 TOKENS = torch.tensor([1, 2, 3, 4, 5, 6, EOS, EOS])
 STEPS = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])  # blocks of two tokens, a step each
@@ -196,6 +191,4 @@ class Refusing:
         return problem.answer
 
     def verify(self, problem, text):
-        from dopsd.core.types import Score
-
         return Score(None, 0.0, correct=False)

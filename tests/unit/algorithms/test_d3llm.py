@@ -7,22 +7,16 @@ import math
 
 import pytest
 import torch
-from conftest import write_params
+from test_literal import moved
 
 from dopsd.algorithms.common.batch import Unmasking
 from dopsd.algorithms.d3llm.algorithm import unmasking
 from dopsd.algorithms.d3llm.recording import Recorder
 from dopsd.cli.main import main
-from dopsd.config.loading import load_params
 
 
 def loop_of(**changes):
-    from accelerate import Accelerator
-
-    from dopsd.training.trainer import Trainer
-
-    write_params(**changes)
-    return Trainer(load_params().run("sudoku", "d3llm", 0), Accelerator(cpu=True))
+    return moved("d3llm", False, **changes)
 
 
 def test_what_is_recorded_is_written_once_and_read_by_the_next(project):
@@ -35,9 +29,8 @@ def test_what_is_recorded_is_written_once_and_read_by_the_next(project):
     assert 1 <= first.tries <= 2 and (first.tries == 2 or first.correct)
     lines = recorder.path.read_text().splitlines()
     assert main(["record"]) == 0
-    assert (
-        recorder.path.read_text().splitlines()[: len(lines)] == lines
-    )  # nothing is recorded twice
+    now = recorder.path.read_text().splitlines()
+    assert now[: len(lines)] == lines  # nothing is recorded twice
     again = Recorder(recorder.config, recorder.context)
     assert len(again.known) == 64 and again.known[first.problem_id] == first
     assert json.loads(lines[0])["value"]["problem_id"] in again.known
@@ -70,25 +63,15 @@ def test_a_half_written_line_is_recorded_again(project):
 
 
 def test_a_block_is_masked_in_the_recorded_order_and_all_after_it(project):
-    method = loop_of(
-        train__updates=3, method__d3llm__first_block=4, method__d3llm__last_block=8
-    ).algorithm
+    method = loop_of(train__updates=3, first_block=4, last_block=8).algorithm
     steps = torch.tensor([[3, 0, 1, 2, 7, 4, 5, 6]])
     for key in range(20):
         inside, late, later = method.masks(steps, torch.tensor([8]), torch.tensor([key]), update=0)
         start = 4 * int(inside[0, 4])
-        assert inside[0].nonzero()[:, 0].tolist() == [start, start + 1, start + 2, start + 3]
+        assert inside[0].nonzero()[:, 0].tolist() == list(range(start, start + 4))
         assert later[0].tolist() == [place >= start + 4 for place in range(8)]
-        by_age = [
-            start,
-            start + 3,
-            start + 2,
-            start + 1,
-        ]  # the first place of each block was written last
-        assert (
-            set(late[0].nonzero()[:, 0].tolist()) == set(by_age[: int(late.sum())])
-            and 1 <= int(late.sum()) <= 3
-        )
+        count, by_age = int(late.sum()), [start + n for n in (0, 3, 2, 1)]  # written last: 0
+        assert set(late[0].nonzero()[:, 0].tolist()) == set(by_age[:count]) and 1 <= count <= 3
     inside, late, _ = method.masks(steps, torch.tensor([8]), torch.tensor([0]), update=2)
     assert inside.all() and int(late.sum()) == 6  # at the end: the whole of 8, 0.8 of it masked
 
@@ -102,12 +85,9 @@ def test_the_loss_is_the_formula(fake_policy):
     fake_policy.table = table
     targets = torch.tensor([[3, 1, 5, 1, 8, 8, 8, 8]])
     flags = torch.zeros(2, 1, 8, dtype=torch.bool)
-    flags[0, 0, [0, 1]] = True
-    flags[1, 0, [2, 3]] = True
+    flags[0, 0, [0, 1]] = flags[1, 0, [2, 3]] = True
     ids = torch.full((1, 10), 9)
-    batch = Unmasking(
-        ids, ids, torch.ones(1, 10, dtype=torch.bool), targets, flags[0], flags[1], torch.ones(1)
-    )
+    batch = Unmasking(ids, ids, ids > 0, targets, flags[0], flags[1], torch.ones(1))
     value, figures = unmasking(fake_policy, batch, 2.0, 0.5)
     cross = (-math.log(0.91) - math.log(0.1)) / 2
     sharp = 91**2 / (91**2 + 9)  # softmax of twice the logits

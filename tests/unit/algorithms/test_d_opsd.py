@@ -9,13 +9,17 @@ import math
 import pytest
 import torch
 from fakes import EOS, MASK, FakePolicy
+from test_literal import collected, moved
 
 from dopsd.algorithms.common.batch import States
 from dopsd.algorithms.d_opsd.algorithm import DOpsd
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.algorithms.d_opsd.states import BlockSchedule
 from dopsd.config.loading import load_params
+from dopsd.core.errors import DopsdError
 from dopsd.core.tensors import pack, take
+from dopsd.training.run_identity import settings_of
+from dopsd.training.trainer import Trainer
 
 
 def states(
@@ -73,36 +77,33 @@ def kl(p: float) -> float:
 
 
 def method(**changes: object) -> DOpsd:
-    config = DOpsdConfig(
-        divergence="forward_kl",
-        loss_vocabulary="full",
-        clip=None,
-        teacher_confidence="max_prob",
-        **changes,
-    )
+    plain = {"divergence": "forward_kl", "loss_vocabulary": "full", "clip": None}
+    config = DOpsdConfig(**plain | {"teacher_confidence": "max_prob"} | changes)
     return DOpsd(config, None, BlockSchedule(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
 
 
-def test_the_surest_candidates_of_the_teacher_are_trained_on():
-    found = method().loss(TwoFaced(TEACHER, STUDENT), states([2], [[0, 1, 2, 3]], [[0, 2]]))
-    assert found.total.item() == pytest.approx(kl(0.9) + kl(0.8), abs=1e-6)
-
-
-def test_positions_that_are_not_candidates_are_never_trained_on():
-    found = method().loss(TwoFaced(TEACHER, STUDENT), states([2], [[0, 2]], [[0, 2]]))
-    assert found.total.item() == pytest.approx(kl(0.5) + kl(0.6), abs=1e-6)
+@pytest.mark.parametrize(
+    ("selection", "candidates", "trained"),
+    [
+        ("teacher", [0, 1, 2, 3], (0.9, 0.8)),  # its surest
+        ("teacher", [0, 2], (0.5, 0.6)),  # and nothing but candidates
+        ("student", [0, 1, 2, 3], (0.5, 0.6)),  # what was committed
+    ],
+)
+def test_two_candidates_are_trained_on(selection: str, candidates: list[int], trained: tuple):
+    batch = states([2], [candidates], [[0, 2]])
+    found = method(position_selection=selection).loss(TwoFaced(TEACHER, STUDENT), batch)
+    assert found.total.item() == pytest.approx(sum(map(kl, trained)), abs=1e-6)
 
 
 def test_max_logit_and_max_prob_can_choose_different_positions():
     shifted = TEACHER.clone()
     shifted[0] += 100.0  # a flat distribution at a great height
     batch = states([1], [[0, 1, 2, 3]], [[0]])
-    by_logit = DOpsdConfig(divergence="forward_kl", loss_vocabulary="full", clip=None)
-    tall = DOpsd(by_logit, None, BlockSchedule(4, (2, 2), MASK, EOS))  # type: ignore[arg-type]
-    assert tall.loss(TwoFaced(shifted, STUDENT), batch).total.item() == pytest.approx(0.0, abs=1e-5)
-    assert method().loss(TwoFaced(shifted, STUDENT), batch).total.item() == pytest.approx(
-        kl(0.9), abs=1e-5
-    )
+    for confidence, expected in (("max_logit", 0.0), ("max_prob", kl(0.9))):
+        chosen = method(teacher_confidence=confidence)
+        found = chosen.loss(TwoFaced(shifted, STUDENT), batch).total
+        assert found.item() == pytest.approx(expected, abs=1e-5)
 
 
 def test_tokens_that_cannot_be_sampled_win_neither_confidence_nor_loss():
@@ -114,13 +115,6 @@ def test_tokens_that_cannot_be_sampled_win_neither_confidence_nor_loss():
     student[:, :2] = STUDENT
     found = method().loss(TwoFaced(wide, student), states([1], [[0, 1, 2, 3]], [[0]]))
     assert found.total.item() == pytest.approx(kl(0.9), abs=1e-5)
-
-
-def test_student_selection_takes_what_was_committed():
-    found = method(position_selection="student").loss(
-        TwoFaced(TEACHER, STUDENT), states([2], [[0, 1, 2, 3]], [[0, 2]])
-    )
-    assert found.total.item() == pytest.approx(kl(0.5) + kl(0.6), abs=1e-6)
 
 
 def test_all_selection_takes_every_candidate_whatever_k_is():
@@ -154,16 +148,8 @@ def test_pack_and_take_gather_the_flagged_rows_in_order():
     assert take(torch.arange(4.0).view(1, 4, 1), slots[:1])[0, :, 0].tolist() == [1.0, 3.0]
 
 
-def first_update(project, **changes):
-    from accelerate import Accelerator
-    from conftest import write_params
-
-    from dopsd.training.trainer import Trainer
-
-    write_params(**changes)
-    loop = Trainer(load_params().run("sudoku", "d_opsd", 0), Accelerator(cpu=True))
-    loop.collect()
-    batch = loop.waiting[0][0]
+def first_update(**changes):
+    loop, batch = collected("d_opsd", False, **changes)
     found = loop.algorithm.loss(loop.policy, batch)
     found.total.backward()
     gradients = [p.grad.abs().max().item() for p in loop.parameters.values() if p.grad is not None]
@@ -172,36 +158,17 @@ def first_update(project, **changes):
 
 @pytest.mark.parametrize("divergence", ["reverse_kl", "forward_kl", "jsd"])
 def test_without_a_reveal_the_first_update_is_exactly_zero(project, divergence: str):
-    _, found, gradients = first_update(
-        project, method__d_opsd__reveal_ratio=0.0, method__d_opsd__divergence=divergence
-    )
-    assert found.total.item() == 0.0
-    assert max(gradients) == 0.0
+    _, found, gradients = first_update(reveal_ratio=0.0, divergence=divergence)
+    assert found.total.item() == max(gradients) == 0.0
 
 
 def test_with_a_reveal_the_first_update_teaches(project):
-    _, found, gradients = first_update(project, method__d_opsd__reveal_ratio=0.5)
-    assert found.total.item() > 0.0
-    assert max(gradients) > 0.0
+    _, found, gradients = first_update(reveal_ratio=0.5)
+    assert found.total.item() > 0.0 and max(gradients) > 0.0
     assert 0.0 < found.metrics.means()["overlap_top20"] <= 1.0
 
 
-def test_micro_batches_add_up_to_the_whole_batch(project):
-    loop, whole, _ = first_update(project, method__d_opsd__reveal_ratio=0.5)
-    parts = [
-        loop.algorithm.loss(loop.policy, part).total.item() for part in loop.waiting[0][0].split(3)
-    ]
-    assert len(parts) > 1
-    assert sum(parts) == pytest.approx(whole.total.item(), rel=1e-5)
-
-
 def test_an_empty_collect_is_skipped_or_counts_as_an_update(project):
-    from accelerate import Accelerator
-    from conftest import write_params
-
-    from dopsd.core.errors import DopsdError
-    from dopsd.training.trainer import Trainer
-
     def advance(loop: Trainer) -> bool:
         loop.begin()
         if not loop.waiting:
@@ -211,11 +178,9 @@ def test_an_empty_collect_is_skipped_or_counts_as_an_update(project):
             return True
         return False
 
-    hopeless = {"method__d_opsd__keep_threshold": 1.0, "method__d_opsd__attempts": 1}
+    hopeless = {"keep_threshold": 1.0, "attempts": 1}
     counted = {"skip_empty": False, "updates_per_trajectory": 4}
-    counted = {f"method__d_opsd__{name}": value for name, value in counted.items()}
-    write_params(train__warmup_updates=0, **counted, **hopeless)
-    loop = Trainer(load_params().run("sudoku", "d_opsd", 0), Accelerator(cpu=True))
+    loop = moved("d_opsd", False, train__warmup_updates=0, **counted, **hopeless)
     assert advance(loop)
     assert (loop.update, loop.counters["trajectories"]) == (1, 0)
     assert loop.waiting == [[], [], []]  # as many as the states of a kept rollout would make
@@ -225,8 +190,7 @@ def test_an_empty_collect_is_skipped_or_counts_as_an_update(project):
     decay = 1 - loop.settings.learning_rate * loop.settings.weight_decay
     for old, new in zip(before, loop.parameters.values(), strict=True):
         assert torch.allclose(new, old * decay, rtol=1e-6)  # momentum is zero: nothing was learnt
-    write_params(train__max_empty_collects=2, **hopeless)
-    loop = Trainer(load_params().run("sudoku", "d_opsd", 0), Accelerator(cpu=True))
+    loop = moved("d_opsd", False, train__max_empty_collects=2, **hopeless)
     assert not advance(loop) and not advance(loop)
     with pytest.raises(DopsdError, match="3 collects in a row gave nothing"):
         advance(loop)
@@ -235,9 +199,7 @@ def test_an_empty_collect_is_skipped_or_counts_as_an_update(project):
 
 @pytest.mark.parametrize("teacher", ["live", "ema"])
 def test_the_teacher_follows_the_student_where_it_is_set_to(project, teacher: str):
-    loop, _, _ = first_update(
-        project, method__d_opsd__teacher=teacher, method__d_opsd__ema_decay=0.5
-    )
+    loop, _, _ = first_update(teacher=teacher, ema_decay=0.5)
     ids = loop.waiting[0][0].student_ids
     with torch.no_grad():
         for p in loop.parameters.values():
@@ -257,33 +219,22 @@ def test_the_teacher_follows_the_student_where_it_is_set_to(project, teacher: st
 
 
 def test_warm_up_by_ratio_counts_the_updates_of_an_epoch(project):
-    from accelerate import Accelerator
-    from conftest import write_params
-
-    from dopsd.training.run_identity import settings_of
-    from dopsd.training.trainer import Trainer
-
-    run = load_params().run("sudoku", "d_opsd", 0)
-    write_params(
-        method__d_opsd__train={"warmup_ratio": 0.5},
-        method__d_opsd__updates_per_trajectory=4,
+    loop = moved(
+        "d_opsd",
+        False,
+        train={"warmup_ratio": 0.5},
+        updates_per_trajectory=4,
         train__prompts_per_collect=2,
         train__updates=3,
     )
     run = load_params().run("sudoku", "d_opsd", 0)
     assert settings_of(run)[0]["train"]["warmup_ratio"] == 0.5
-    loop = Trainer(run, Accelerator(cpu=True))
     assert loop.settings.warmup_updates == len(loop.problems)  # half of 4 / 2 updates a problem
 
 
 @pytest.mark.parametrize("dropout", [True, False])
 def test_the_live_teacher_keeps_dropout_where_it_is_asked_to(project, dropout: bool):
-    loop, _, _ = first_update(
-        project,
-        method__d_opsd__teacher="live",
-        method__d_opsd__teacher_dropout=dropout,
-        train__lora__dropout=0.5,
-    )
+    loop, _, _ = first_update(teacher="live", teacher_dropout=dropout, train__lora__dropout=0.5)
     ids = loop.waiting[0][0].student_ids
     loop.policy.core.train()
     with torch.no_grad():
@@ -301,8 +252,7 @@ def test_modes_of_the_clip_that_bound_nothing_give_the_loss_without_a_clip(proje
     changed += [(0.01, "position")]
     losses = []
     for clip, mode in changed:
-        changes = {"method__d_opsd__clip": clip, "method__d_opsd__clip_mode": mode}
-        loop, found, _ = first_update(project, method__d_opsd__reveal_ratio=0.5, **changes)
+        loop, found, _ = first_update(reveal_ratio=0.5, clip=clip, clip_mode=mode)
         losses.append((found.total.item(), [p.grad for p in loop.parameters.values()]))
     (plain, gradients), *same, (bounded, _) = losses
     for total, others in same:

@@ -13,10 +13,7 @@ from fakes import EOS, MASK, FakePolicy
 from test_literal import collected
 
 from dopsd.algorithms.common.base import LossOutput
-from dopsd.algorithms.common.batch import (
-    MaskedTexts,
-    States,
-)
+from dopsd.algorithms.common.batch import MaskedTexts, States
 from dopsd.algorithms.common.groups import Rewarded
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.d_opsd.algorithm import DOpsd

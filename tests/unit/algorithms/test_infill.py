@@ -10,6 +10,7 @@ from conftest import write_params
 from fakes import FakePolicy
 from pydantic import ValidationError
 from test_answer_span import CHARACTERS, completion
+from test_literal import collected
 
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.d_opsd.states import BlockSchedule, recorded_steps, reveal, states_by_update
@@ -89,18 +90,11 @@ def character(token: int) -> str:
                 "..........</answer>...........",  # the student has `12</a` in the next state
             ],
         ),
-        (
-            {},
-            "4321",
-            [".........4321</answer>........", "..........321</answer>........"],
-        ),
+        ({}, "4321", [".........4321</answer>........", "..........321</answer>........"]),
         (
             {"show": "both"},
             "4",
-            [
-                ".....wer>4</answer>___________",
-                "..........</answer>___________",
-            ],
+            [".....wer>4</answer>___________", "..........</answer>___________"],
         ),
         (
             {"show": "both"},
@@ -127,17 +121,10 @@ def test_a_tail_that_was_built_again_is_hidden_once_the_student_began_to_answer(
     steps = torch.arange(30) // 5 * 2 + torch.tensor([1, 1, 1, 0, 0]).repeat(6)
     blocks = replace(BLOCKS, num_transfer_tokens=(2, 3))
     for gold, expected in (("43", [1, 1]), ("4", [9, 0])):  # 3, or </answer>
-        found = lesson(
-            policy(), Reader(), replace(PROBLEM, answer=gold), rollout(), Known(gold, gold)
-        )
-        shown_at = reveal(
-            replace(rollout(), revealed_at=steps),
-            [2, 3],
-            InfillConfig(**ALL),
-            blocks,
-            0,
-            view(found, InfillConfig(**ALL), BLOCKS),
-        )
+        problem, config = replace(PROBLEM, answer=gold), InfillConfig(**ALL)
+        found = lesson(policy(), Reader(), problem, rollout(), Known(gold, gold))
+        run, seen = replace(rollout(), revealed_at=steps), view(found, config, BLOCKS)
+        shown_at = reveal(run, [2, 3], config, blocks, 0, seen)
         assert shown_at.sum(1).tolist() == expected
 
 
@@ -210,13 +197,7 @@ def test_only_the_answer_is_predicted_and_what_follows_is_hidden():
 
 
 def first_updates(method: str, **changes):
-    from accelerate import Accelerator
-
-    from dopsd.training.trainer import Trainer
-
-    write_params(**{f"method__{method}__{key}": value for key, value in changes.items()})
-    loop = Trainer(load_params().run("sudoku", method, 0), Accelerator(cpu=True))
-    loop.collect()
+    loop, _ = collected(method, False, **changes)
     return [batch for update in loop.waiting for batch in update]
 
 

@@ -68,9 +68,8 @@ def test_below_the_least_shift_a_collect_is_that_of_trace_rl_bit_for_bit(project
     assert_equal(ours, theirs)
     assert closed.counters == plain.counters  # the teacher's rollouts are among the group's
     for a, b in zip(ours, theirs, strict=True):
-        totals = [
-            loop.algorithm.loss(loop.policy, x).total for loop, x in ((closed, a), (plain, b))
-        ]
+        pairs = (closed, a), (plain, b)
+        totals = [loop.algorithm.loss(loop.policy, x).total for loop, x in pairs]
         assert torch.equal(*totals) and totals[0] != 0
 
 
@@ -89,9 +88,8 @@ def test_what_the_student_has_learnt_does_not_change_the_shift(project):
     total, positions = 0.0, 0
 
     def predicted(ids, mask):
-        return loop.policy.head(loop.policy.hidden(ids[mask][None], None))[0, -40:, kept].softmax(
-            -1
-        )
+        logits = loop.policy.head(loop.policy.hidden(ids[mask][None], None))
+        return logits[0, -40:, kept].softmax(-1)
 
     with as_base(loop):
         for batch in found:
@@ -99,9 +97,8 @@ def test_what_the_student_has_learnt_does_not_change_the_shift(project):
                 if torch.equal(batch.teacher_ids[row], batch.student_ids[row]):
                     continue
                 mask, places = batch.student_mask[row], batch.candidates[row]
-                q, q0 = (
-                    predicted(ids[row], mask) for ids in (batch.teacher_ids, batch.student_ids)
-                )
+                sides = batch.teacher_ids[row], batch.student_ids[row]
+                q, q0 = (predicted(ids, mask) for ids in sides)
                 total += (q - q0)[places].abs().sum().item() / 2
                 positions += int(places.sum())
     assert measured.positions == positions > 0

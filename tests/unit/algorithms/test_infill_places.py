@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from accelerate import Accelerator
-from conftest import write_params
 from test_infill import PROBLEM, Reader, policy, rollout
+from test_literal import collected
 
 from dopsd.algorithms.infill.lessons import Known, lesson
-from dopsd.config.loading import load_params
 from dopsd.core.types import Problem, Score
 from dopsd.tasks.sudoku.task import Sudoku
-from dopsd.training.trainer import Trainer
 
 
 class Last(Reader):
@@ -30,10 +27,7 @@ def test_whole_completions_are_checked_where_they_are_scored(project, monkeypatc
     read: list[str] = []
     verify = Sudoku.verify
     monkeypatch.setattr(Sudoku, "verify", lambda *to: read.append(to[-1]) or verify(*to))
-    write_params(sampling__text_after_eos=True)
-    loop = Trainer(load_params().run("sudoku", "infill", 0), Accelerator(cpu=True))
-    while not loop.waiting:
-        loop.collect()
+    loop, _ = collected("infill", False, sampling__text_after_eos=True)
     assert len(read) > loop.counters["rollouts"]  # and those with a right answer
     tokens = loop.policy.tokenizer  # of special tokens too
     assert {len(tokens(text, add_special_tokens=False)["input_ids"]) for text in read} == {40}

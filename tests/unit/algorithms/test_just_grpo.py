@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
-from conftest import write_params
 from fakes import EOS, MASK, FakePolicy
+from forward_counts import forwards
+from test_literal import collected as collected_of
+from test_literal import graded, gradients, moved
 
 from dopsd.algorithms.common.config import Forwards
 from dopsd.algorithms.common.groups import Rewarded
 from dopsd.algorithms.just_grpo.algorithm import JustGrpo, batch_of, position_logits
 from dopsd.algorithms.just_grpo.config import JustGrpoConfig
-from dopsd.config.loading import load_params
 from dopsd.core.metrics import MetricSums
-from dopsd.core.types import Rollout, Score
+from dopsd.core.types import Rollout
 from dopsd.rollout import sampler
-from dopsd.rollout.collector import RolloutCollector, RolloutStats
+from dopsd.rollout.collector import RolloutStats
 from dopsd.training.trainer import Trainer
 
 TOKENS = torch.tensor([1, 2, 3, 4, 5, EOS, EOS, EOS])
@@ -37,21 +37,12 @@ def rewarded(policy: FakePolicy, *advantages: float) -> list[Rewarded]:
     return [Rewarded(r, 0.0, a) for r, a in zip(rollouts, advantages, strict=True)]
 
 
-def started(is_moved: bool = True, **changes: object) -> Trainer:
-    """A loop before its first collect; its policy is no longer the base."""
-    write_params(**{f"method__just_grpo__{key}": value for key, value in changes.items()})
-    loop = Trainer(load_params().run("sudoku", "just_grpo", 0), Accelerator(cpu=True))
-    draw = torch.Generator().manual_seed(1)
-    for p in loop.parameters.values():
-        p.data += 0.05 * is_moved * torch.randn(p.shape, generator=draw)
-    return loop
+def started(**changes: object) -> Trainer:
+    return moved("just_grpo", **changes)
 
 
 def collected(**changes: object):
-    loop = started(**changes)
-    while not loop.waiting:
-        loop.collect()
-    return loop, loop.waiting[0][0]
+    return collected_of("just_grpo", **changes)
 
 
 def test_a_position_is_seen_after_the_tokens_before_it_and_rows_have_few_positions():
@@ -130,16 +121,7 @@ def test_only_rollouts_with_an_advantage_are_scored_through_the_end_of_text(proj
 
 def test_a_group_of_equal_rewards_is_not_scored(project, monkeypatch):
     """The first puzzle's rewards are 0, 0, 1, the second's all equal."""
-    sample = RolloutCollector.sample
-
-    def graded(self, *given, **named):
-        marks = ([0.0, 0.0, 1.0], [1.0, 1.0, 1.0])
-        return [
-            replace(group, scores=tuple(Score("a", s, s == 1) for s in scores))
-            for group, scores in zip(sample(self, *given, **named), marks, strict=True)
-        ]
-
-    monkeypatch.setattr(RolloutCollector, "sample", graded)
+    graded(monkeypatch, [0, 0, 1], [1, 1, 1])
     loop, batch = collected(group_size=3, reward="correct", after_end=True)
     assert loop.counters["trajectories"] == 3 and len(batch) == 3 * 40 / 8
     spread = 3**-0.5 + 1e-4
@@ -225,32 +207,12 @@ def test_loss_and_gradient_are_those_of_the_literal_formula(project):
             r = (now - now.detach()).exp()  # the ratio of the published code: always 1
             a = batch.advantage[row]
             total, count = total - torch.minimum(r * a, r.clamp(0.8, 1.2) * a) / 40, count + 1
-    found = loop.algorithm.loss(loop.policy, batch).total
-    gradients = []
-    for loss in (found, total):
-        loop.policy.core.zero_grad()
-        loss.backward()
-        gradients.append({name: p.grad.clone() for name, p in loop.parameters.items()})
     assert count == int((batch.positions >= 0).sum())
-    assert max(value.abs().max() for value in gradients[1].values()) > 1e-4
-    for name, value in gradients[1].items():
-        torch.testing.assert_close(gradients[0][name], value, rtol=1e-3, atol=2e-5, msg=name)
-
-
-def test_the_gradient_is_that_of_finite_differences(project):
-    loop, batch = collected(group_size=2)
-    loop.policy.core.double()
-    parameters, draw = list(loop.parameters.values()), torch.Generator().manual_seed(2)
-    direction = [torch.randn(p.shape, generator=draw) for p in parameters]
-    loop.algorithm.loss(loop.policy, batch).total.backward()
-    slope = sum((p.grad * d).sum() for p, d in zip(parameters, direction, strict=True))
-    values = []
-    for size in (1e-4, -2e-4):
-        with torch.no_grad():
-            for p, d in zip(parameters, direction, strict=True):
-                p.add_(size * d)
-            values.append(loop.algorithm.loss(loop.policy, batch).total.item())
-    assert slope.item() == pytest.approx((values[0] - values[1]) / 2e-4, rel=2e-2)
+    found = loop.algorithm.loss(loop.policy, batch).total
+    ours, theirs = gradients(loop, found), gradients(loop, total)
+    assert max(value.abs().max() for value in theirs.values()) > 1e-4
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=2e-5, msg=name)
 
 
 def test_micro_batches_and_the_number_of_positions_in_a_row_change_nothing(project):
@@ -269,19 +231,16 @@ def test_micro_batches_and_the_number_of_positions_in_a_row_change_nothing(proje
 
 
 @pytest.mark.parametrize("positions", ["all", "entropy_top"])
-def test_cost_in_forwards(project, monkeypatch, positions: str):
+def test_cost_in_forwards(project, positions: str):
     """All 40 positions are scored: one sequence each; entropy_top first looks at them all."""
     loop = started(group_size=2, after_end=True, positions=positions, entropy_share=0.1)
     groups, _ = loop.algorithm.groups.sample(loop.policy, loop.order.of(0), 0)
     items = [item for group in groups for item in group]
-    hidden, seen = loop.policy.hidden, []
-    monkeypatch.setattr(
-        loop.policy, "hidden", lambda ids, mask: seen.append(len(ids)) or hidden(ids, mask)
-    )
-    batch = loop.algorithm._batch(loop.policy, items)
-    planned = sum(seen)
-    loop.algorithm.loss(loop.policy, batch)
+    batches: list = []
+    batch = loop.algorithm._batch
+    planned = forwards(loop.policy, lambda: batches.append(batch(loop.policy, items)))
+    scored = forwards(loop.policy, lambda: loop.algorithm.loss(loop.policy, *batches))
     expected = {"all": (0, 40), "entropy_top": (40, math.ceil(0.1 * 40))}[positions]
-    assert (planned / len(items), (sum(seen) - planned) / len(items)) == expected
+    assert (planned / len(items), scored / len(items)) == expected
     said = loop.algorithm.config.forwards(loop.algorithm.collector.sampling)
     assert said == Forwards(2, *(2 * part for part in expected))  # of a problem

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from accelerate import Accelerator
-from conftest import ROOT, write_params
+from conftest import ROOT
+from test_literal import moved
 
 from dopsd.algorithms.just_grpo.config import JustGrpoConfig
 from dopsd.algorithms.trace_rl.config import TraceRlConfig
@@ -14,16 +14,11 @@ from dopsd.config.loading import checked, load_params
 from dopsd.core.errors import DopsdError
 from dopsd.rollout import sampler
 from dopsd.rollout.config import Decoding, SamplingConfig
-from dopsd.training.trainer import Trainer
 
 
 @pytest.mark.parametrize(
     "config",
-    [
-        JustGrpoConfig(),
-        JustGrpoConfig(positions="fallback", threshold=0.8),
-        TraceRlConfig(),
-    ],
+    [JustGrpoConfig(), JustGrpoConfig(positions="fallback", threshold=0.8), TraceRlConfig()],
 )
 def test_rollouts_follow_the_softmax_also_where_others_have_the_published_noise(config):
     """The preset reference asks for bfloat16. One token has 0.99, ten others 0.001 each: 19 800 of
@@ -41,9 +36,8 @@ def test_tokens_that_were_never_sampled_are_not_scored(project):
     """With `stop_after_eos` the rest of a completion is filled with ends of text; steps below a
     threshold were all sampled.
     """
-    write_params(sampling__stop_after_eos=True, method__just_grpo__after_end=True)
     with pytest.raises(DopsdError, match="just_grpo: after_end scores tokens that"):
-        Trainer(load_params().run("sudoku", "just_grpo", 0), Accelerator(cpu=True))
+        moved("just_grpo", sampling__stop_after_eos=True, after_end=True)
     stopped = SamplingConfig(stop_after_eos=True)
     fine = {"after_end": False}, {"positions": "fallback", "threshold": 0.8}
     assert [JustGrpoConfig(**c).reason_against(stopped) for c in fine] == [None, None]
@@ -52,9 +46,7 @@ def test_tokens_that_were_never_sampled_are_not_scored(project):
 
 @pytest.mark.parametrize(("states", "at_once"), [(64, 8), (3, 3)])
 def test_a_row_has_no_more_positions_than_fit_into_memory(project, states: int, at_once: int):
-    write_params(train__micro_batch_states=states)
-    loop = Trainer(load_params().run("sudoku", "just_grpo", 0), Accelerator(cpu=True))
-    assert loop.algorithm.at_once == at_once
+    assert moved("just_grpo", train__micro_batch_states=states).algorithm.at_once == at_once
 
 
 def test_the_published_clip_of_the_gradient_is_the_default_and_embedded_runs_keep_theirs():

@@ -6,22 +6,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import cycle
 
 import pytest
 import torch
+from accelerate import Accelerator
 from conftest import write_params
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from dopsd.config.loading import load_params
+from dopsd.core.types import Score
+from dopsd.rollout.collector import RolloutCollector
 from dopsd.training.trainer import Trainer
 
 
 def moved(method: str, is_moved: bool = True, **changes: object) -> Trainer:
-    """A loop before its first collect, its policy no longer the base."""
-    from accelerate import Accelerator
+    """A loop before its first collect, its policy no longer the base.
 
-    write_params(**{f"method__{method}__{key}": value for key, value in changes.items()})
+    Changes are settings of the method, and with two underscores of any section.
+    """
+    write_params(
+        **{k if "__" in k else f"method__{method}__{k}": value for k, value in changes.items()}
+    )
     return shifted(Trainer(load_params().run("sudoku", method, 0), Accelerator(cpu=True)), is_moved)
 
 
@@ -33,11 +41,25 @@ def shifted(loop: Trainer, is_moved: bool = True) -> Trainer:
     return loop
 
 
-def collected(method: str, **changes: object):
-    loop = moved(method, **changes)
+def collected(method: str, is_moved: bool = True, **changes: object):
+    """A loop after its first collect, and its first batch."""
+    loop = moved(method, is_moved, **changes)
     while not loop.waiting:
         loop.collect()
     return loop, loop.waiting[0][0]
+
+
+def graded(monkeypatch: pytest.MonkeyPatch, *scores: list[float]) -> None:
+    """Let the attempts at the problems of each collect have these scores; 1 is right."""
+    sample = RolloutCollector.sample
+
+    def sampled(self, *given, **named):
+        return [
+            replace(group, scores=tuple(Score("a", float(s), s == 1) for s in marks))
+            for group, marks in zip(sample(self, *given, **named), cycle(scores), strict=False)
+        ]
+
+    monkeypatch.setattr(RolloutCollector, "sample", sampled)
 
 
 @contextmanager
@@ -75,20 +97,62 @@ def assert_same(loop: Trainer, batch, literal: Tensor) -> None:
         torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=2e-5, msg=name)
 
 
-def assert_slope(loop: Trainer, batch) -> None:
-    """The gradient along a random direction is the central difference of the loss."""
+SQUARED = {"objective": "squared", "token_weight": "one", "clip_range": 0.2}  # GDSD
+TOKEN = {"objective": "token", "masks": "share", "full_mask": True, "tail": "context"}
+ADVANTAGES = torch.tensor([1.0, -1.0, 0.5, -0.5, 2.0, -1.5])
+ESPO = {"kl_weight": 0.5, "psi": 0.02, "group_size": 3, "iterations": 1}
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("espo", ESPO | {"clip_range": 0.9}),
+        ("espo", ESPO | SQUARED | {"clip_range": 0.9, "psi": 2.0}),
+        ("espo", ESPO | TOKEN | {"clip_range": 0.9}),
+        ("just_grpo", {"group_size": 2}),
+        ("spg", {"group_size": 3, "iterations": 1}),
+        ("trace_rl", {"group_size": 3, "kl_weight": 0.5}),
+        ("wd1", {"group_size": 3, "iterations": 1}),
+    ],
+)
+def test_the_gradient_is_that_of_finite_differences(project, method: str, changes: dict):
+    """Along a random direction: the central difference of the loss, in float64."""
+    loop, batch = collected(method, **changes)
+    if method == "espo":
+        batch = batch.with_tensors(advantage=ADVANTAGES)
+    loop.policy.core.double()
+    for p in loop.parameters.values():
+        p.data += 0.01  # a later update: ratios are not 1
     found = gradients(loop, loop.algorithm.loss(loop.policy, batch).total)
     draw = torch.Generator().manual_seed(2)
     way = {name: torch.randn(p.shape, generator=draw) for name, p in loop.parameters.items()}
     losses = []
     with torch.no_grad():
-        for step in (0.002, -0.004):
+        for step in (1e-3, -2e-3):
             for name, p in loop.parameters.items():
                 p += step * way[name]
             losses.append(loop.algorithm.loss(loop.policy, batch).total.double().item())
     slope = sum((found[name] * way[name]).sum().item() for name in way)
-    assert abs(slope) > 0.1
-    assert (losses[0] - losses[1]) / 0.004 == pytest.approx(slope, rel=0.02)
+    assert abs(slope) > 0.05
+    assert (losses[0] - losses[1]) / 2e-3 == pytest.approx(slope, rel=0.02), slope
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("d_opsd", {}),
+        ("diffu_grpo", {"group_size": 2, "iterations": 1}),
+        ("trace_rl", {"group_size": 3}),
+        ("wd1", {"group_size": 3, "iterations": 1}),
+    ],
+)
+def test_rows_alone_add_up_to_the_loss_of_all(project, method: str, changes: dict):
+    loop, batch = collected(method, **changes)
+    alone = [loop.algorithm.loss(loop.policy, part).total.item() for part in batch.split(1)]
+    assert len(alone) > 1
+    assert sum(alone) == pytest.approx(
+        loop.algorithm.loss(loop.policy, batch).total.item(), abs=1e-5
+    )
 
 
 def test_vrpo(project):
@@ -107,9 +171,8 @@ def test_vrpo(project):
             seen[loss_mask] = mask_id
             seen[end:] = mask_id
             places = loss_mask.nonzero()[:, 0]
-            total = total + logps(loop, prompt, seen)[places, target[places]].sum() * end / len(
-                places
-            )
+            summed = logps(loop, prompt, seen)[places, target[places]].sum()
+            total = total + summed * end / len(places)
         return total / batch.loss_mask.shape[2]
 
     with as_base(loop):
@@ -179,10 +242,8 @@ def test_d3llm(project):
     for row in range(len(batch)):
         target, prompt = batch.targets[row], batch.ids[row, :-length][batch.mask[row, :-length]]
         block = (batch.loss_mask[row] | batch.other_loss_mask[row]).nonzero()[:, 0]
-        assert (
-            block.tolist() == list(range(int(block[0]), int(block[-1]) + 1))
-            and not (batch.loss_mask & batch.other_loss_mask).any()
-        )
+        assert block.tolist() == list(range(int(block[0]), int(block[-1]) + 1))
+        assert not (batch.loss_mask & batch.other_loss_mask).any()
         cross, entropies, right = torch.zeros(()), torch.zeros(()), 0
         for loss_mask, ids in (
             (batch.loss_mask[row], batch.ids[row]),

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
 import shlex
+from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, as_before
 
 from dopsd.algorithms.common.config import AlgorithmConfig
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 
 NO_VALUE_OF_ITS_OWN = {"updates", "prompts_per_collect"}  # of train: how long, and a machine's size
+PARAMS = Path("params.yaml")
 
 
-@pytest.fixture
-def after(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def after(tmp_path_factory):
     """The section of a method after each command of its page, in a new project of a profile."""
-    monkeypatch.chdir(tmp_path)
 
+    @functools.cache
+    def made(profile: str) -> str:
+        assert main(["params", "--profile", profile]) == 0
+        return PARAMS.read_text()
+
+    @functools.cache
     def run(method: str, profile: str) -> list[AlgorithmConfig]:
         text, found = (ROOT / f"docs/algorithms/{method}.md").read_text(), []
-        for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL):
-            _, *words = shlex.split(block.replace("\\\n", ""))
-            assert main(["params", "--profile", profile]) == main(words) == 0
-            found.append(vars(load_params().method)[method])
+        with as_before(), contextlib.chdir(folder):
+            for block in re.findall(r"```bash\n(.*?)```", text, re.DOTALL):
+                PARAMS.write_text(made(profile))
+                assert main(shlex.split(block.replace("\\\n", ""))[1:]) == 0
+                found.append(vars(load_params().method)[method])
         return found
 
+    folder = tmp_path_factory.mktemp("presets")
     return run
 
 

@@ -21,6 +21,8 @@ from dopsd.tasks.common.task import Task
 from dopsd.tasks.custom.config import CustomTaskConfig
 from dopsd.tasks.registry import TASKS, load_task
 
+TOKENIZER = llada_tokenizer()
+TOKENIZER.chat_template = LLADA_TEMPLATE
 END, TURN, MASK = "<|endoftext|>", "<|eot_id|>", "<|mdm_mask|>"
 WHOLE = CustomTaskConfig.model_validate(
     {
@@ -44,8 +46,7 @@ COMPLETIONS = {  # of each task: a problem, and completions that a special token
 
 def rewarded(task: Task, problem: Problem, text: str, reward: str, after_eos: bool):
     """Reward and verdict of a policy that writes this text and nothing else."""
-    tokenizer = llada_tokenizer()
-    tokenizer.chat_template = LLADA_TEMPLATE
+    tokenizer = TOKENIZER
     end, mask = tokenizer.convert_tokens_to_ids([END, MASK])
     ids = torch.tensor(tokenizer(text)["input_ids"])
     size = {"gen_length": len(ids), "block_length": len(ids), "steps": 1}
@@ -74,8 +75,8 @@ def test_a_right_answer_is_worth_the_same_however_often_it_ends(
 
 
 def test_no_special_token_changes_the_reward_of_any_task():
-    tokenizer, made = llada_tokenizer(), {"mine": WHOLE}
-    special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    made, tokens = {"mine": WHOLE}, TOKENIZER.added_tokens_decoder.values()
+    special = {token.content for token in tokens if token.special}
     assert {END, TURN} < special and set(COMPLETIONS) == {*TASKS.names, "mine"}
     for name, (problem, texts) in COMPLETIONS.items():
         task = load_task(name, made.get(name) or TASKS.config_class(name)())

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from example_plugin import plugin_loop, plugin_run
 from forward_counts import forwards
-from test_literal import as_base, gradients, moved, shifted
+from test_literal import as_base, graded, gradients, moved, shifted
 from torch import Tensor
 
 from dopsd.algorithms.common.config import CROSS_ENTROPY_BYTES, DISTILLATION_BYTES
 from dopsd.algorithms.common.groups import RewardedGroups
-from dopsd.core.types import Score
 from dopsd.models.text import ChatText
 from dopsd.rollout.answer_span import answer_span
-from dopsd.rollout.collector import RolloutCollector
 from verified_future.routed import algorithm as routed
 from verified_future.routed.algorithm import anchor, lesson, strength
 from verified_future.routed.config import RoutedConfig
@@ -56,17 +53,6 @@ def assert_equal(first: list, second: list) -> None:
         assert all(torch.equal(value, others[name]) for name, value in grads.items())
 
 
-def graded(monkeypatch, *marks: bool) -> None:
-    """Mark the first rollouts of each group as right or wrong, whatever their reward."""
-    sample = RolloutCollector.sample
-
-    def sampled(self, *given, **named):
-        scores = tuple(Score("a", float(mark), mark) for mark in marks)
-        return [replace(group, scores=scores) for group in sample(self, *given, **named)]
-
-    monkeypatch.setattr(RolloutCollector, "sample", sampled)
-
-
 def test_without_teacher_and_anchor_it_is_trace_rl_bit_for_bit(project):
     _, plain = trained("trace_rl", kl_weight=0.5)
     _, same = trained("routed", kl_weight=0.5, **OFF)
@@ -74,7 +60,7 @@ def test_without_teacher_and_anchor_it_is_trace_rl_bit_for_bit(project):
 
 
 def test_where_all_rollouts_are_right_nobody_is_told_and_it_is_trace_rl(project, monkeypatch):
-    graded(monkeypatch, True, True, True)
+    graded(monkeypatch, [1, 1, 1])
     _, plain = trained("trace_rl", kl_weight=0.0)
     settings = {"teach": "wrong", "distil_weight": 1.0, "anchor_weight": 0.0}
     _, same = trained("routed", **settings)
@@ -82,7 +68,7 @@ def test_where_all_rollouts_are_right_nobody_is_told_and_it_is_trace_rl(project,
 
 
 def test_where_beta_is_0_wrong_rollouts_learn_by_the_policy_gradient(project, monkeypatch):
-    graded(monkeypatch, False, True, False)
+    graded(monkeypatch, [0, 1, 0])
     monkeypatch.setattr(routed, "strength", lambda *_: 0.0)
     _, plain = trained("trace_rl", kl_weight=0.0)
     _, same = trained("routed", teach="wrong", anchor_weight=0.0)
@@ -163,7 +149,7 @@ def test_a_wrong_rollout_learns_from_the_gold_answer_and_a_right_sibling_alone(
     project, monkeypatch
 ):
     """The second rollout of each group is right. The toy's answers stand where they should."""
-    graded(monkeypatch, False, True, False)
+    graded(monkeypatch, [0, 1, 0])
     loop, batches = collected(
         "routed", teach="wrong", distil_warmup=0.0, distil_weight=1.0, shrink=2, updates_per_pass=1
     )
@@ -201,7 +187,7 @@ def test_with_teach_all_every_state_with_a_known_future_is_taught_and_keeps_its_
     project, monkeypatch
 ):
     """The second rollout of each group is right: states of wrong ones are taught as well."""
-    graded(monkeypatch, False, True, False)
+    graded(monkeypatch, [0, 1, 0])
     settings = {"distil_warmup": 0.0, "distil_weight": 1.0, "shrink": 2, "updates_per_pass": 1}
     _, (batch,) = collected("routed", teach="all", **settings)
     shown = (batch.teacher_ids[:, -40:] != batch.ids[:, -40:]).any(1)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import write_params
+from test_literal import collected as collected_of
 
 from dopsd.algorithms.common.batch import MaskedTexts
 from dopsd.algorithms.common.losses import masked_diffusion_loss
@@ -33,14 +34,7 @@ def traces_file() -> Path:
 
 
 def collected(**changes):
-    from accelerate import Accelerator
-
-    from dopsd.training.trainer import Trainer
-
-    write_params(**{f"method__sft__{key}": value for key, value in changes.items()})
-    loop = Trainer(load_params().run("sudoku", "sft", 0), Accelerator(cpu=True))
-    loop.collect()
-    return loop, loop.waiting[0][0]
+    return collected_of("sft", False, **changes)
 
 
 def test_the_tasks_own_solutions_are_learnt_with_their_padding(project):
@@ -48,9 +42,8 @@ def test_the_tasks_own_solutions_are_learnt_with_their_padding(project):
     texts = [loop.policy.text.decode(row) for row in batch.targets]
     problems = {problem.answer: problem for problem in loop.problems}
     for text in texts:
-        assert loop.task.verify(
-            problems[text.split("<answer>")[1].split("</answer>")[0]], text
-        ).correct
+        problem = problems[text.split("<answer>")[1].split("</answer>")[0]]
+        assert loop.task.verify(problem, text).correct
     assert batch.targets.shape == (2, 40) and (batch.targets[:, -1] == loop.policy.eos_id).all()
     assert loop.counters["rollouts"] == 0 and loop.counters["trajectories"] == 2
 
@@ -59,14 +52,9 @@ def test_rows_of_a_file_are_asked_and_answered_as_they_stand(project):
     rows = [{"question": "12", "response": "3412"}, {"question": "3", "response": "1" * 50}]
     traces_file().write_text("".join(json.dumps(row) + "\n" for row in rows))
     loop, batch = collected(traces={"path": TRACES}, length=8)
-    assert {loop.policy.text.decode(row) for row in batch.targets} == {
-        "3412"
-    }  # the other is longer than 8 tokens
-    assert batch.targets.shape[1] == 8
-    with pytest.raises(
-        DopsdError,
-        match=r"none of 2 rows has a response of at most 2 tokens .* question of at most 254",
-    ):
+    texts = {loop.policy.text.decode(row) for row in batch.targets}
+    assert texts == {"3412"} and batch.targets.shape[1] == 8  # the other is longer
+    with pytest.raises(DopsdError, match=r"none of 2 rows .* at most 2 tokens .* at most 254"):
         collected(traces={"path": TRACES}, length=2)
 
 
@@ -75,16 +63,13 @@ def test_traces_are_all_read_before_one_is_read_again_and_ranks_read_different_o
     traces_file().write_text("".join(json.dumps(row) + "\n" for row in rows))
     loop, _ = collected(traces={"path": TRACES}, length=8)
     sft, order = loop.algorithm, [*loop.problems]
-    both = [
-        sft._traced(part, 0) for part in (order[0:4:2], order[1:4:2])
-    ]  # two ranks' share of one collect
+    both = [sft._traced(order[rank:4:2], 0) for rank in range(2)]  # shares of one collect
     texts = [loop.policy.text.decode(c) for part in both for _, c in part]
     assert len(set(texts)) == 4
     epoch = [loop.policy.text.decode(c) for _, c in sft._traced(order, 0)]  # 64 problems, 24 traces
     assert {epoch.count(str(10 + i)) for i in range(24)} == {2, 3}
-    later = (
-        len(order) // loop.settings.prompts_per_collect
-    )  # the first collect of the second epoch goes on at trace 64
+    # the first collect of the second epoch goes on at trace 64
+    later = len(order) // loop.settings.prompts_per_collect
     assert loop.policy.text.decode(sft._traced(order[:1], later)[0][1]) == str(10 + 64 % 24)
 
 
@@ -102,19 +87,14 @@ def test_the_loss_is_cross_entropy_over_the_share_of_masks(fake_policy):
 
 def test_the_share_of_masks_is_uniform_and_its_inverse_is_the_weight(fake_policy):
     text = torch.full((200,), 3)
-    batch = masked(
-        fake_policy, [Text(torch.tensor([1]), text, key=key_from("t", i)) for i in range(400)]
-    )
+    texts = [Text(torch.tensor([1]), text, key=key_from("t", i)) for i in range(400)]
+    batch = masked(fake_policy, texts)
     share = 1 / batch.token_weight
-    assert (
-        float(share.mean()) == pytest.approx(0.5, abs=0.05)
-        and float(share.min()) >= 0.001
-        and float(share.max()) <= 1
-    )
+    assert float(share.mean()) == pytest.approx(0.5, abs=0.05)
+    assert float(share.min()) >= 0.001 and float(share.max()) <= 1
     assert float(share.quantile(0.25)) == pytest.approx(0.25, abs=0.06)
-    assert torch.allclose(
-        batch.loss_mask.float().mean(1), share, atol=0.15
-    )  # 4 standard errors of 200 tokens
+    masks = batch.loss_mask.float().mean(1)
+    assert torch.allclose(masks, share, atol=0.15)  # 4 standard errors of 200 tokens
 
 
 def test_another_file_of_traces_is_another_run_and_a_missing_one_is_named(project):
@@ -130,11 +110,8 @@ def test_another_file_of_traces_is_another_run_and_a_missing_one_is_named(projec
 
 def test_what_train_does_not_name_stays_as_published():
     kept = SftConfig.model_validate({"train": {"updates": 1250}}).train
-    assert (kept.learning_rate, kept.prompts_per_collect, kept.lora.alpha) == (
-        1e-5,
-        16,
-        256,
-    ) and kept.updates == 1250
+    found = (kept.learning_rate, kept.prompts_per_collect, kept.lora.alpha, kept.updates)
+    assert found == (1e-5, 16, 256, 1250)
     assert SftConfig.model_validate({"train": {"lora": None}}).train.lora is None
 
 
@@ -151,13 +128,9 @@ def test_masks_are_those_of_the_text_whatever_stands_beside_it(fake_policy):
     one = Text(torch.tensor([1, 2]), torch.tensor([3, 4, 5, 6]), key=7)
     other = Text(torch.tensor([1, 2, 3, 4]), torch.tensor([6, 5, 4, 3]), key=8, weight=0.5)
     alone, beside = masked(fake_policy, [one]), masked(fake_policy, [one, other])
-    assert (
-        torch.equal(alone.loss_mask[0], beside.loss_mask[0])
-        and alone.token_weight[0] == beside.token_weight[0]
-    )
-    assert (beside.ids[:, -4:] == fake_policy.mask_id).equal(
-        beside.loss_mask
-    ) and beside.weight.tolist() == [1.0, 0.5]
+    assert torch.equal(alone.loss_mask[0], beside.loss_mask[0])
+    assert alone.token_weight[0] == beside.token_weight[0] and beside.weight.tolist() == [1.0, 0.5]
+    assert torch.equal(beside.ids[:, -4:] == fake_policy.mask_id, beside.loss_mask)
 
 
 def test_padding_fills_and_cuts():

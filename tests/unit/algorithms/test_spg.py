@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from forward_counts import beside_sampling, forwards
-from test_literal import assert_same, assert_slope, collected, logps, moved
+from test_literal import assert_same, collected, logps, moved
 
 from dopsd.algorithms.common.groups import Rewarded
 from dopsd.algorithms.spg.algorithm import chosen_blocks, completion_masks, lower_bound, upper_bound
@@ -141,11 +141,6 @@ def test_loss_and_gradient_are_those_of_the_literal_formula(project, negative: s
         literal = literal - batch.advantage[row] * bound * end
     assert (batch.advantage < 0).any() and (batch.advantage > 0).any()
     assert_same(loop, batch, literal)
-
-
-def test_the_gradient_is_that_of_finite_differences(project):
-    loop, batch = collected("spg", group_size=3, iterations=1)
-    assert_slope(loop, batch)
 
 
 def test_completions_without_an_advantage_or_without_a_bound_are_left_out(project):

@@ -22,6 +22,7 @@ from dopsd.core.types import Rollout
 EOS, MASK = 8, 9
 BLOCKS = BlockSchedule(block_length=4, num_transfer_tokens=(2, 2), mask_id=MASK, eos_id=EOS)
 PLAIN = {"drop_remainder": False, "updates_per_trajectory": 1}
+ALL = {"record": "all", "record_last_block": True}
 
 
 def rollout(ids: list[int], revealed: list[int], name: str = "p", prompt: int = 2) -> Rollout:
@@ -34,28 +35,15 @@ LONG = rollout([1, 2, 3, 4, 5, 6, 7, 1, 2, EOS, EOS, EOS], [0, 1, 0, 1, 2, 2, 3,
 
 def test_the_last_block_is_not_recorded_unless_asked_for():
     assert recorded_steps(LONG, DOpsdConfig(), BLOCKS) == [0, 1, 2, 3]
-    assert recorded_steps(LONG, DOpsdConfig(record="all", record_last_block=True), BLOCKS) == [
-        0,
-        1,
-        2,
-        3,
-        4,
-        5,
-    ]
+    assert recorded_steps(LONG, DOpsdConfig(**ALL), BLOCKS) == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_state_counts_while_a_mask_is_left_before_the_first_end_of_text():
     early_end = rollout([1, 2, EOS, EOS, 3, 3, 3, 3], [0, 1, 0, 1, 2, 2, 3, 3])
     # step 0: nothing committed; step 1: an end of text stands, position 1 before it is masked;
     # steps 2, 3: finished
-    config = DOpsdConfig(record_last_block=True)
-    assert recorded_steps(early_end, config, BLOCKS) == [0, 1]
-    assert recorded_steps(early_end, DOpsdConfig(record="all", record_last_block=True), BLOCKS) == [
-        0,
-        1,
-        2,
-        3,
-    ]
+    assert recorded_steps(early_end, DOpsdConfig(record_last_block=True), BLOCKS) == [0, 1]
+    assert recorded_steps(early_end, DOpsdConfig(**ALL), BLOCKS) == [0, 1, 2, 3]
 
 
 def test_future_blocks_are_revealed_by_the_floor_of_the_ratio_and_nothing_of_the_present_block():
@@ -65,19 +53,14 @@ def test_future_blocks_are_revealed_by_the_floor_of_the_ratio_and_nothing_of_the
 
 
 def test_nothing_is_revealed_once_the_next_block_starts_at_or_after_the_first_end_of_text():
-    ends_early = rollout([1, 2, 3, 4, EOS, EOS, EOS, EOS], [0, 1, 0, 1, 2, 2, 3, 3])
-    assert not reveal(ends_early, [0], DOpsdConfig(reveal_ratio=1.0), BLOCKS, key=1).any()
-    later = rollout([1, 2, 3, 4, 5, EOS, EOS, EOS], [0, 1, 0, 1, 2, 2, 3, 3])
-    assert (
-        reveal(later, [0], DOpsdConfig(reveal_ratio=1.0), BLOCKS, key=1)[0].tolist()
-        == [False] * 4 + [True] * 4
-    )
+    for fifth, shown in ((EOS, 0), (5, 1)):
+        run = rollout([1, 2, 3, 4, fifth, EOS, EOS, EOS], [0, 1, 0, 1, 2, 2, 3, 3])
+        (found,) = reveal(run, [0], DOpsdConfig(reveal_ratio=1.0), BLOCKS, key=1)
+        assert found.int().tolist() == [0] * 4 + [shown] * 4
 
 
 def test_all_masked_reveals_inside_the_block_and_takes_those_positions_out_of_the_candidates():
-    config = DOpsdConfig(
-        reveal_scope="all_masked", reveal_ratio=0.5, record="all", record_last_block=True, **PLAIN
-    )
+    config = DOpsdConfig(reveal_scope="all_masked", reveal_ratio=0.5, **ALL, **PLAIN)
     states = states_by_update([LONG], config, BLOCKS, (0, 0))[0]
     for row in range(len(states)):
         shown = (states.teacher_ids[row] != states.student_ids[row])[-12:]
@@ -86,17 +69,13 @@ def test_all_masked_reveals_inside_the_block_and_takes_those_positions_out_of_th
 
 
 def test_a_state_without_a_position_left_is_dropped():
-    config = DOpsdConfig(
-        reveal_scope="all_masked", reveal_ratio=1.0, record="all", record_last_block=True, **PLAIN
-    )
+    config = DOpsdConfig(reveal_scope="all_masked", reveal_ratio=1.0, **ALL, **PLAIN)
     assert states_by_update([LONG], config, BLOCKS, (0, 0)) == []
 
 
 def test_draws_are_independent_by_step_and_repeatable():
-    draws = [
-        reveal(LONG, [0], DOpsdConfig(reveal_ratio=0.5), BLOCKS, key)[0].tolist()
-        for key in (1, 1, 2, 3, 4)
-    ]
+    half = DOpsdConfig(reveal_ratio=0.5)
+    draws = [reveal(LONG, [0], half, BLOCKS, key)[0].tolist() for key in (1, 1, 2, 3, 4)]
     assert draws[0] == draws[1]
     assert len({tuple(d) for d in draws}) > 1
 
@@ -108,21 +87,16 @@ def test_student_and_teacher_rows_by_hand():
     assert states.block.tolist() == [0, 0, 1, 1]
     assert states.student_ids[1].tolist() == [0, 1, 1, MASK, 3, MASK] + [MASK] * 8
     assert states.teacher_ids[1].tolist() == [0, 1, 1, MASK, 3, MASK, 5, 6, 7, 1, 2, EOS, EOS, EOS]
-    assert states.candidates[1].tolist() == [False, True, False, True] + [False] * 8
-    assert states.committed[1].tolist() == [False, True, False, True] + [False] * 8
+    for flags in (states.candidates, states.committed):
+        assert flags[1].int().tolist() == [0, 1, 0, 1] + [0] * 8
     assert states.weight.tolist() == [0.25] * 4
     assert states.teacher_ids[2].tolist()[-4:] == [2, EOS, EOS, EOS]
 
 
 def test_shorter_prompts_are_padded_on_the_left_and_masked():
-    states = states_by_update(
-        [LONG, rollout([1] * 12, [s // 2 for s in range(12)], "q", 4)],
-        DOpsdConfig(**PLAIN),
-        BLOCKS,
-        (0, 0),
-    )[0]
-    first = states.student_mask[0].tolist()
-    assert first[:4] == [False, False, True, True]
+    longer = rollout([1] * 12, [s // 2 for s in range(12)], "q", 4)
+    (states,) = states_by_update([LONG, longer], DOpsdConfig(**PLAIN), BLOCKS, (0, 0))
+    assert states.student_mask[0].tolist()[:4] == [False, False, True, True]
     assert states.student_mask[-1].all()
 
 
@@ -132,12 +106,7 @@ def test_shorter_prompts_are_padded_on_the_left_and_masked():
         (9, 4, True, [2, 2, 2, 2]),  # floor((9-1)/4) x 4
         (8, 4, True, [1, 1, 1, 1]),  # the last state and the remainder are dropped
         (9, 4, False, [2, 2, 2, 3]),
-        (
-            3,
-            4,
-            True,
-            [1, 1],
-        ),  # fewer states than chunks: fewer chunks, where the published code stops
+        (3, 4, True, [1, 1]),  # fewer states: fewer chunks, where the published code stops
         (1, 4, False, [1]),
     ],
 )
@@ -146,13 +115,10 @@ def test_states_are_cut_into_contiguous_chunks(
 ):
     wide = BlockSchedule(1, (1,), MASK, EOS)
     run = rollout([1] * (count + 1), list(range(count + 1)))
-    config = DOpsdConfig(
-        drop_remainder=drop, updates_per_trajectory=chunks, record_last_block=False
-    )
-    found = trained_steps(run, config, wide, key=0)
+    cut = {"drop_remainder": drop, "updates_per_trajectory": chunks, "record_last_block": False}
+    found = trained_steps(run, DOpsdConfig(**cut), wide, key=0)
     assert [len(chunk) for chunk in found] == expected
-    flat = [s for chunk in found for s in chunk]
-    assert flat == list(range(len(flat)))
+    assert [s for chunk in found for s in chunk] == list(range(sum(expected)))
 
 
 def test_a_sample_of_states_has_the_asked_size_and_differs_by_key():
@@ -179,9 +145,8 @@ def test_what_is_shown_is_always_masked_for_the_student_and_never_more_than_aske
             revealed[place] = block * 2 + rank // 2
     run = rollout([1] * 12, revealed)
     for step in range(6):
-        (shown,) = reveal(
-            run, [step], DOpsdConfig(reveal_scope=scope, reveal_ratio=ratio), BLOCKS, key
-        )
+        config = DOpsdConfig(reveal_scope=scope, reveal_ratio=ratio)
+        (shown,) = reveal(run, [step], config, BLOCKS, key)
         masked = run.revealed_at >= step
         assert not (shown & ~masked).any()
         assert int(shown.sum()) <= int(ratio * int(masked.sum()))

@@ -5,14 +5,12 @@ the loss as the formula has it; CJ-GRPO and RLDF by their settings.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
-from accelerate import Accelerator
-from conftest import write_params
 from fakes import EOS, MASK, FakePolicy
-from test_literal import moved
+from forward_counts import forwards
+from test_literal import assert_same, graded, moved
 
 from dopsd.algorithms.common.groups import Rewarded
 from dopsd.algorithms.trace_rl.algorithm import state_losses
@@ -24,13 +22,11 @@ from dopsd.algorithms.trace_rl.states import (
     most_surprising,
     plan_states,
 )
-from dopsd.config.loading import load_params
 from dopsd.core.rng import fold_in, key_from
 from dopsd.core.tensors import through_first
 from dopsd.core.types import Rollout
 from dopsd.rollout.config import Decoding
 from dopsd.rollout.sampler import GenerationRequest, StepInput, denoise, most_confident
-from dopsd.training.trainer import Trainer
 
 STEPS = [0, 1, 0, 2, 5, 5, 4, 4]  # step 3 committed nothing
 TOKENS = torch.tensor([1, 2, 3, 4, 5, EOS, EOS, EOS])
@@ -54,8 +50,7 @@ def places(mask: torch.Tensor) -> list[list[int]]:
 
 
 def test_noise_is_exact_whatever_the_section_says(project):
-    write_params(sampling__gumbel_dtype="bfloat16")
-    loop = Trainer(load_params().run("sudoku", "trace_rl", 0), Accelerator(cpu=True))
+    loop = moved("trace_rl", sampling__gumbel_dtype="bfloat16")
     assert loop.algorithm.collector.sampling.gumbel_dtype == "float32"
     assert loop.algorithm.context.sampling.gumbel_dtype == "bfloat16"
 
@@ -172,16 +167,7 @@ def test_loss_and_gradient_are_those_of_the_literal_formula(project, changes: di
         assert batch.weight[row] == weight
         total, drawn = total + weight * (0.5 * kl - sum(gains) / len(gains)), drawn + len(gains)
     assert drawn == int(batch.loss_mask.sum())
-    found = loop.algorithm.loss(loop.policy, batch).total
-    assert found.item() == pytest.approx(total.item(), rel=1e-4, abs=2e-5)
-    gradients = []
-    for loss in (found, total):
-        loop.policy.core.zero_grad()
-        loss.backward()
-        gradients.append({name: p.grad.clone() for name, p in loop.parameters.items()})
-    assert max(value.abs().max() for value in gradients[1].values()) > 1e-4
-    for name, value in gradients[1].items():
-        torch.testing.assert_close(gradients[0][name], value, rtol=1e-3, atol=2e-5, msg=name)
+    assert_same(loop, batch, total)
 
 
 def test_what_is_likely_in_a_state_is_predicted_too(project):
@@ -205,27 +191,6 @@ def test_what_is_likely_in_a_state_is_predicted_too(project):
     assert unlikely > 0
 
 
-def test_the_gradient_is_that_of_finite_differences(project):
-    loop, (batch, *_) = collected(group_size=3, kl_weight=0.5)
-    loop.policy.core.double()
-    loss = lambda: loop.algorithm.loss(loop.policy, batch).total  # noqa: E731
-    draw = torch.Generator().manual_seed(2)
-    direction = [torch.randn(p.shape, generator=draw) for p in loop.parameters.values()]
-    loss().backward()
-    slope = sum(
-        (p.grad * d).sum() for p, d in zip(loop.parameters.values(), direction, strict=True)
-    )
-    values = []
-    for size in (1e-4, -1e-4):
-        with torch.no_grad():
-            for p, d in zip(loop.parameters.values(), direction, strict=True):
-                p.add_(size * d)
-            values.append(loss().item())
-            for p, d in zip(loop.parameters.values(), direction, strict=True):
-                p.sub_(size * d)
-    assert slope.item() == pytest.approx((values[0] - values[1]) / 2e-4, rel=2e-2)
-
-
 def test_old_values_are_the_policys_own_and_ref_values_the_bases(project):
     _, (batch, *_) = collected(group_size=3, kl_to="base")
     old, ref = batch.old_logps[batch.loss_mask], batch.ref_logps[batch.loss_mask]
@@ -238,29 +203,9 @@ def test_old_values_are_the_policys_own_and_ref_values_the_bases(project):
     assert output.total.item() == pytest.approx(by_row, abs=1e-4)
 
 
-def test_micro_batches_of_one_row_give_the_loss_of_all_rows(project):
-    loop, (batch, *_) = collected(group_size=3)
-    alone = [loop.algorithm.loss(loop.policy, part).total.item() for part in batch.split(1)]
-    together = loop.algorithm.loss(loop.policy, batch).total.item()
-    assert sum(alone) == pytest.approx(together, abs=1e-5)
-
-
 def test_flat_groups_and_means_out_of_bounds_are_dropped(project, monkeypatch):
     """The first puzzle's rewards are 0, 0, 1, the second's all equal."""
-    from dopsd.core.types import Score
-    from dopsd.rollout.collector import RolloutCollector
-
-    sample = RolloutCollector.sample
-
-    def graded(self, *given, **named):
-        groups = sample(self, *given, **named)
-        marks = ([0.0, 0.0, 1.0], [1.0, 1.0, 1.0])
-        return [
-            replace(g, scores=tuple(Score("a", s, s == 1) for s in scores))
-            for g, scores in zip(groups, marks, strict=True)
-        ]
-
-    monkeypatch.setattr(RolloutCollector, "sample", graded)
+    graded(monkeypatch, [0, 0, 1], [1, 1, 1])
     loop, batches = collected(group_size=3, reward="correct")
     third = 3**-0.5
     found = {round(a, 4) for batch in batches for a in batch.advantage.tolist()}
@@ -325,22 +270,19 @@ def test_states_of_a_collect_are_its_own_draws_at_the_temperature(project):
 
 
 @pytest.mark.parametrize(("kl_to", "times"), [("old", 1), ("base", 2)])
-def test_cost_in_forwards(project, monkeypatch, kl_to: str, times: int):
+def test_cost_in_forwards(project, kl_to: str, times: int):
     """A state is one sequence: once for its old value, once for each pass of training, and once
     more for the base where the penalty is to it. 20 steps in fives make at most 4 states.
     """
     loop, batches = collected(group_size=2, shrink=5, passes=3, updates_per_pass=1, kl_to=kl_to)
-    hidden, seen, rows = loop.policy.hidden, [], len(batches[0])
-    monkeypatch.setattr(
-        loop.policy, "hidden", lambda ids, mask: seen.append(len(ids)) or hidden(ids, mask)
-    )
+    rows, losses = len(batches[0]), loop.algorithm.loss
     assert len(batches) == 3 and rows <= 4 * loop.counters["trajectories"]
-    for batch in batches:
-        loop.algorithm.loss(loop.policy, batch)
-    assert sum(seen) == 3 * rows
+    assert forwards(loop.policy, lambda: [losses(loop.policy, b) for b in batches]) == 3 * rows
     groups, _ = loop.algorithm.groups.sample(loop.policy, loop.order.of(0), 0)
-    seen.clear()
     rewarded = [item for group in groups if loop.algorithm._is_kept(group) for item in group]
-    plan = loop.algorithm._plan(loop.policy, rewarded, 0)
-    loop.algorithm._updates(loop.policy, plan, rewarded)
-    assert sum(seen) == times * rows
+
+    def planned() -> None:
+        plan = loop.algorithm._plan(loop.policy, rewarded, 0)
+        loop.algorithm._updates(loop.policy, plan, rewarded)
+
+    assert forwards(loop.policy, planned) == times * rows

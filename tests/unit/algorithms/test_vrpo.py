@@ -9,29 +9,23 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import write_params
 from fakes import EOS
 from hypothesis import given
 from hypothesis import strategies as st
+from test_literal import collected
 
 from dopsd.algorithms.common.batch import PreferenceBatch
 from dopsd.algorithms.vrpo.algorithm import Vrpo, drawn, likelihood_bound, paired, preference
 from dopsd.algorithms.vrpo.config import VrpoConfig
-from dopsd.config.loading import load_params
 from dopsd.core.rng import key_from
 from dopsd.core.types import Problem, Rollout, Score
 from dopsd.rollout.collector import RolloutGroup
 
 
 def tried(*scores: float) -> RolloutGroup:
-    rollouts = tuple(
-        Rollout("p", i, torch.zeros(1), torch.zeros(1), torch.zeros(1)) for i in range(len(scores))
-    )
-    return RolloutGroup(
-        Problem("p", "", ""),
-        rollouts,
-        tuple(Score(None, score, score == 1.0) for score in scores),
-    )
+    rollouts = tuple(Rollout("p", i, *torch.zeros(3, 1)) for i in range(len(scores)))
+    marks = tuple(Score(None, score, score == 1.0) for score in scores)
+    return RolloutGroup(Problem("p", "", ""), rollouts, marks)
 
 
 def attempts_of(pair) -> tuple[int, int] | None:
@@ -41,9 +35,7 @@ def attempts_of(pair) -> tuple[int, int] | None:
 def test_the_best_is_paired_with_the_worst_and_only_right_with_wrong():
     assert attempts_of(paired(tried(0.0, 1.0, 1.0, 0.0), is_graded=False)) == (2, 0)
     assert paired(tried(1.0, 1.0), is_graded=False) is None
-    assert (
-        paired(tried(0.0, 0.5), is_graded=False) is None
-    )  # a partial score does not make it right
+    assert paired(tried(0.0, 0.5), is_graded=False) is None  # a partial score is not right
     assert attempts_of(paired(tried(0.5, 0.25, 0.75), is_graded=True)) == (2, 1)
 
 
@@ -66,55 +58,34 @@ def test_the_number_of_masked_tokens_is_uniform():
 def test_bound_and_loss_by_hand(fake_policy):
     """Length 4 to the end of text: two masks, of 1 and of 2 tokens, weighted 4/1 and 4/2."""
     fake_policy.table = torch.zeros(8, 10)
-    fake_policy.table[0, 3] = math.log(
-        91
-    )  # p(3 at 0) = 91/100; every other token of that place 1/100
+    fake_policy.table[0, 3] = math.log(91)  # p(3 at 0) = 91/100; of other tokens there 1/100
     loss_mask = torch.zeros(1, 2, 2, 8, dtype=torch.bool)
     loss_mask[:, :, 0, 0] = True
     loss_mask[:, :, 1, [0, 1]] = True
-    targets = torch.tensor(
-        [[[3, 1, 2, EOS, EOS, EOS, EOS, EOS], [4, 1, 2, EOS, EOS, EOS, EOS, EOS]]]
-    )
-    prompt = torch.tensor([[1, 2]])
+    targets, prompt = torch.full((1, 2, 8), EOS), torch.tensor([[1, 2]])
+    targets[0, :, :3] = torch.tensor([[3, 1, 2], [4, 1, 2]])
+    lengths = torch.tensor([[4, 4]])
     batch = PreferenceBatch(
-        prompt,
-        prompt > 0,
-        targets,
-        loss_mask,
-        torch.tensor([[4, 4]]),
-        torch.zeros(1, 2),
-        torch.ones(1),
+        prompt, prompt > 0, targets, loss_mask, lengths, torch.zeros(1, 2), torch.ones(1)
     )
     good, bad, other = math.log(0.91), math.log(0.01), math.log(0.1)
     bounds = likelihood_bound(fake_policy, batch, 4)
-    assert (
-        fake_policy.seen[-1][:, 2 + 4 :] == fake_policy.mask_id
-    ).all()  # nothing tells where the text ends
+    after = fake_policy.seen[-1][:, 2 + 4 :]
+    assert (after == fake_policy.mask_id).all()  # nothing tells where the text ends
     expected = [(4 * p + 2 * (p + other)) / 2 for p in (good, bad)]
     assert bounds[0].tolist() == pytest.approx(expected, rel=1e-5)
     loss, margin = preference(bounds, torch.tensor([[0.5, -0.5]]), 0.2)
     method = Vrpo(VrpoConfig(sft_weight=0.5), None, 4)
-    total = method.loss(
-        fake_policy, replace(batch, ref_bounds=torch.tensor([[0.5, -0.5]]))
-    ).total.item()
-    assert total == pytest.approx(
-        loss.item() + 0.5 * -expected[0] / 4, rel=1e-5
-    )  # and half of the bound a token
+    moved = replace(batch, ref_bounds=torch.tensor([[0.5, -0.5]]))
+    total = method.loss(fake_policy, moved).total.item()  # and half of the bound a token
+    assert total == pytest.approx(loss.item() + 0.5 * -expected[0] / 4, rel=1e-5)
     by_hand = 0.2 * ((expected[0] - 0.5) - (expected[1] + 0.5))
     assert margin.item() == pytest.approx(by_hand, rel=1e-5)
     assert loss.item() == pytest.approx(math.log(1 + math.exp(-by_hand)), rel=1e-5)
 
 
 def test_at_the_start_the_policy_is_its_reference_and_the_loss_is_ln_2(project):
-    from accelerate import Accelerator
-
-    from dopsd.training.trainer import Trainer
-
-    write_params(method__vrpo__sft_weight=0.0)
-    loop = Trainer(load_params().run("sudoku", "vrpo", 0), Accelerator(cpu=True))
-    while not loop.waiting:
-        loop.collect()
-    batch = loop.waiting[0][0]
+    loop, batch = collected("vrpo", False, sft_weight=0.0)
     found = loop.algorithm.loss(loop.policy, batch)
     assert found.total.item() == pytest.approx(len(batch) * math.log(2), rel=1e-5)
     found.total.backward()
@@ -126,38 +97,24 @@ def test_masks_that_do_not_fit_at_once_are_computed_again_to_the_same_gradient(p
     from dopsd.models.config import AdapterConfig, ModelConfig
     from dopsd.models.llm_policy import load_policy
 
-    policy = load_policy(
-        ModelConfig(path="base/sudoku", dtype="float32"),
-        AdapterConfig(r=4, alpha=4, dropout=0.0),
-        0,
-    )
+    adapter = AdapterConfig(r=4, alpha=4, dropout=0.0)
+    policy = load_policy(ModelConfig(path="base/sudoku", dtype="float32"), adapter, 0)
     draw = torch.Generator().manual_seed(0)
     loss_mask = torch.rand(2, 2, 5, 8, generator=draw) < 0.5
     loss_mask[..., 0] = True
-    targets, prompt = (
-        torch.randint(3, 9, (2, 2, 8), generator=draw),
-        torch.randint(3, 9, (2, 4), generator=draw),
-    )
+    targets = torch.randint(3, 9, (2, 2, 8), generator=draw)
+    prompt, lengths = torch.randint(3, 9, (2, 4), generator=draw), torch.full((2, 2), 8)
     batch = PreferenceBatch(
-        prompt,
-        prompt > 0,
-        targets,
-        loss_mask,
-        torch.full((2, 2), 8),
-        torch.zeros(2, 2),
-        torch.ones(2),
+        prompt, prompt > 0, targets, loss_mask, lengths, torch.zeros(2, 2), torch.ones(2)
     )
-    assert [len(part) for part in batch.split(20)] == [2] and [
-        len(part) for part in batch.split(8)
-    ] == [1, 1]
+    assert [[len(part) for part in batch.split(n)] for n in (20, 8)] == [[2], [1, 1]]
     found = []
     for most in (20, 8, 1):
         bounds = likelihood_bound(policy, batch, most)
         policy.core.zero_grad()
         (bounds * torch.tensor([1.0, -1.0])).sum().backward()
-        found.append(
-            (bounds.detach(), torch.cat([p.grad.flatten() for p in policy.trainable().values()]))
-        )
+        gradient = torch.cat([p.grad.flatten() for p in policy.trainable().values()])
+        found.append((bounds.detach(), gradient))
     for bounds, gradient in found[1:]:
         torch.testing.assert_close(bounds, found[0][0], rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(gradient, found[0][1], rtol=1e-4, atol=1e-6)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from forward_counts import beside_sampling, forwards
-from test_literal import assert_same, assert_slope, collected, logps
+from test_literal import assert_same, collected, graded, logps
 
 from dopsd.algorithms.common.groups import advantages
 from dopsd.algorithms.wd1.algorithm import group_weights
-from dopsd.core.types import Score
-from dopsd.rollout.collector import RolloutCollector
 
 
 def test_weights_by_hand():
@@ -30,14 +26,7 @@ def test_equal_rewards_weigh_nothing_and_a_constant_changes_nothing():
 
 def test_a_group_of_one_reward_is_not_trained_on(project, monkeypatch):
     """Of two problems the first is solved once in three attempts, and the second never."""
-    sample = RolloutCollector.sample
-
-    def graded(self, *given, **named):
-        wrong, right = Score("a", 0.0, False), Score("b", 1.0, True)
-        first, second = sample(self, *given, **named)
-        return [replace(first, scores=(wrong, right, wrong)), replace(second, scores=(wrong,) * 3)]
-
-    monkeypatch.setattr(RolloutCollector, "sample", graded)
+    graded(monkeypatch, [0, 1, 0], [0, 0, 0])
     loop, batch = collected("wd1", group_size=3, iterations=2, reward="correct")
     assert batch.weight.tolist() == pytest.approx([-0.210377, 0.420754, -0.210377], abs=2e-6)
     assert loop.counters["trajectories"] == 3 and loop.counters["rollouts"] == 6
@@ -77,17 +66,6 @@ def test_loss_and_gradient_are_those_of_the_literal_formula(project):
                 literal, row = literal + share * summed(row), row + 1
     assert row == len(batch)
     assert_same(loop, batch, literal)
-
-
-def test_the_gradient_is_that_of_finite_differences(project):
-    loop, batch = collected("wd1", group_size=3, iterations=1)
-    assert_slope(loop, batch)
-
-
-def test_rows_alone_add_up_to_the_loss_of_all(project):
-    loop, batch = collected("wd1", group_size=3, iterations=1)
-    alone = sum(loop.algorithm.loss(loop.policy, part).total.item() for part in batch.split(1))
-    assert alone == pytest.approx(loop.algorithm.loss(loop.policy, batch).total.item(), abs=1e-5)
 
 
 def test_an_update_costs_one_forward_a_completion_and_a_collect_none_beside_sampling(project):

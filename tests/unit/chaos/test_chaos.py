@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections import Counter
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 import yaml
@@ -19,28 +18,15 @@ from chaos.damage import damage
 from chaos.disk import Disk, library
 from chaos.folders import CELL, digests, locked
 from chaos.hook import sitecustomize as hook
-from chaos.outcomes import (
-    LOST,
-    SILENT,
-    Facts,
-    outcome,
-)
+from chaos.outcomes import LOST, SILENT, Facts, outcome
 from chaos.plan import DISK, KINDS, draw
 
 ADAPTER = CELL / "best" / "adapter_model.safetensors"
 
 
 def plan_of(kind: str):
-    return next(
-        plan
-        for plan in (draw(0, number) for number in range(sum(KINDS.values())))
-        if plan.kind == kind
-    )
-
-
-def lock(folder: Path, md5: str) -> None:
-    stages = {"report@sudoku-d_opsd-0": {"cmd": "x", "outs": [{"path": "reports", "md5": md5}]}}
-    (folder / "dvc.lock").write_text(yaml.safe_dump({"stages": stages}))
+    plans = (draw(0, number) for number in range(sum(KINDS.values())))
+    return next(plan for plan in plans if plan.kind == kind)
 
 
 @pytest.fixture
@@ -48,7 +34,8 @@ def finished(tmp_path):
     """A workspace with one result, and what the campaign knows of the undisturbed run."""
     (tmp_path / ADAPTER).parent.mkdir(parents=True)
     (tmp_path / ADAPTER).write_bytes(bytes(range(200)))
-    lock(tmp_path, "aa")
+    stages = {"report@sudoku-d_opsd-0": {"cmd": "x", "outs": [{"path": "reports", "md5": "aa"}]}}
+    (tmp_path / "dvc.lock").write_text(yaml.safe_dump({"stages": stages}))
     return tmp_path, {"files": digests(tmp_path), "lock": locked(tmp_path)}
 
 
@@ -100,27 +87,20 @@ def test_a_full_disk_takes_part_of_a_write_and_no_more_and_a_broken_one_fails_on
     (tmp_path / "source").write_bytes(bytes(100))
     disk = Disk(tmp_path, tmp_path, library(tmp_path))
     disk.fail(DISK.index("runs/"), 2, kind)  # the first is the creation of the file
-    words = [sys.executable, "-S", "-c", WRITE]
-    found = subprocess.run(
-        words, cwd=tmp_path, env=os.environ | disk.env, capture_output=True, text=True, check=True
-    )
-    assert found.stdout.splitlines() == said and disk.hit == "runs/text"
+
+    def ran() -> list[str]:
+        words, env = [sys.executable, "-S", "-c", WRITE], os.environ | disk.env
+        return subprocess.check_output(words, cwd=tmp_path, env=env, text=True).splitlines()
+
+    assert ran() == said and disk.hit == "runs/text"
     assert (tmp_path / "runs/text").stat().st_size == left
     disk.free()
-    assert not subprocess.run(
-        words, cwd=tmp_path, env=os.environ | disk.env, capture_output=True, check=True
-    ).stdout
+    assert ran() == []
 
 
 def test_what_the_hook_looks_at_is_there():
-    missing = []
     for module, names in hook.PHASES.items():
         for name, inner in names.items():
-            found = vars(import_module(module)).get(name)
-            missing += (
-                [name]
-                if found is None
-                else [m for m in inner if isinstance(inner, dict) and m not in vars(found)]
-            )
-    assert not missing
+            found = vars(import_module(module))[name]
+            assert not isinstance(inner, dict) or inner.keys() <= vars(found).keys(), name
     assert json.loads(json.dumps(hook.asked())) == {}

@@ -5,6 +5,7 @@ checkpoint.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import glossary_checks
@@ -19,6 +20,7 @@ from dopsd.core.progress import Progress
 from dopsd.evaluation import generate
 from dopsd.pipeline.checkpoints import evaluate as evaluate_checkpoint
 from dopsd.tasks.registry import TASKS
+from dopsd.tracking.client import connect, tracking_uri
 from dopsd.tracking.glossary import own_metrics
 
 
@@ -82,10 +84,8 @@ def test_an_adapter_with_dropout_answers_alike_every_time(project):
         found.append(work.reports("evaluate", [adapter], protocol))
         assert not any(module.training for module in work.policy.core.modules())
         work.cached(adapter, protocol).unlink()
-        texts = [
-            answer.text for tries in work.answers(adapter, protocol).values() for answer in tries
-        ]
-        found[-1].append(sorted(texts))
+        answers = work.answers(adapter, protocol).values()
+        found[-1].append(sorted(answer.text for tries in answers for answer in tries))
         for path in work.answering(adapter, protocol).folder.glob("*"):
             path.unlink()
     assert found[0] == found[1]
@@ -95,17 +95,12 @@ def test_both_entry_points_share_one_evaluation_of_an_adapter(project, monkeypat
     for stage in ("train", "evaluate", "select", "test"):
         assert main([stage]) == 0
     asked = asked_problems(monkeypatch)
-    assert (
-        main(["evaluate", "--adapter", "runs/sudoku/d_opsd/0/best", "--split", "test", "--json"])
-        == 0
-    )
+    adapter = "runs/sudoku/d_opsd/0/best"
+    assert main(["evaluate", "--adapter", adapter, "--split", "test", "--json"]) == 0
     tested = json.loads(Path("runs/sudoku/d_opsd/0/test.json").read_text())["greedy"]
     assert json.loads(capsys.readouterr().out)["accuracy"] == tested["best"] and asked == []
-    for run, scored in (
-        (["--method", "d_opsd"], "runs/sudoku/d_opsd/0/best"),
-        (["--seed", "0"], "runs/sudoku/d_opsd/0/best"),
-        ([], "base base/sudoku"),
-    ):
+    others = ["--method", "d_opsd"], ["--seed", "0"], []
+    for run, scored in zip(others, (adapter, adapter, "base base/sudoku"), strict=True):
         assert main(["evaluate", *run, "--split", "test"]) == 0
         assert f"{scored} on sudoku test, 12 problems" in capsys.readouterr().out
     assert main(["evaluate", "--method", "wd1", "--split", "test"]) == 2
@@ -125,9 +120,8 @@ def test_the_published_protocol_is_how_the_numbers_were_made(project, capsys):
 def test_a_protocol_keeps_its_own_merging(project):
     params = load_params()
     merged = params.evaluate.protocols["greedy"].model_copy(update={"merged": True})
-    params = params.model_copy(
-        update={"evaluate": params.evaluate.model_copy(update={"protocols": {"greedy": merged}})}
-    )
+    section = params.evaluate.model_copy(update={"protocols": {"greedy": merged}})
+    params = params.model_copy(update={"evaluate": section})
     assert evaluate_checkpoint.protocol_of(params, evaluate_checkpoint.Request("sudoku")).merged
 
 
@@ -176,12 +170,14 @@ def test_unmasked_padding_keeps_the_batches_of_the_file(project, monkeypatch):
     work.cached(None, published).unlink()
     asked.clear()
     work.reports("evaluate", [None], published)
-    assert asked == [
-        problem.id for problem in work.problems[5:]
-    ]  # a batch with a gap is asked whole
+    # a batch with a gap is asked whole
+    assert asked == [problem.id for problem in work.problems[5:]]
 
 
-def test_any_checkpoint_is_measured_and_its_generations_can_be_scored(project, capsys):
+def test_any_checkpoint_is_measured_and_its_generations_can_be_scored(
+    project, empty_database, capsys
+):
+    shutil.copyfile(empty_database, "mlflow.db")
     write_params(tracking__enabled=True)
     assert main(["evaluate", "--split", "validation", "--attempts", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -192,18 +188,14 @@ def test_any_checkpoint_is_measured_and_its_generations_can_be_scored(project, c
     rows = [json.loads(line) for line in (folder / "generations.jsonl").read_text().splitlines()]
     assert rescored["n"] == len(rows) == 24 and {row["attempt"] for row in rows} == {0, 1}
     assert rescored["accuracy"] == pytest.approx(sum(row["score"] for row in rows) / 24)
-    from dopsd.tracking.client import connect, tracking_uri
-
     client = connect(tracking_uri(None))
     (run,) = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])
-    assert (
-        run.data.metrics["accuracy"] == found["accuracy"] and run.data.tags["kind"] == "evaluation"
-    )
+    assert run.data.metrics["accuracy"] == found["accuracy"]
+    assert run.data.tags["kind"] == "evaluation"
     known = {**glossary_checks.table("Evaluation"), **own_metrics(TASKS, "sudoku")}
     assert glossary_checks.undescribed(known, run.data.metrics) == []
-    assert (
-        main(["evaluate", "--split", "validation", "--attempts", "2"]) == 0
-    )  # cached, and not logged twice
+    # cached, and not logged twice
+    assert main(["evaluate", "--split", "validation", "--attempts", "2"]) == 0
     assert "pass@2" in capsys.readouterr().out
     assert len(client.search_runs([run.info.experiment_id])) == 1
 

@@ -70,7 +70,5 @@ def test_a_result_with_a_flipped_bit_is_refused_with_its_repair(project, capsys)
     capsys.readouterr()
     assert main(["evaluate"]) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert (
-        said == f"dopsd: {FIRST}: does not match its digest;"
-        f" run `dvc checkout --force {FIRST.parent}` to restore the file (D407)"
-    )
+    assert said.startswith(f"dopsd: {FIRST}: does not match its digest")
+    assert f"`dvc checkout --force {FIRST.parent}`" in said and said.endswith("(D407)")

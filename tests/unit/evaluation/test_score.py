@@ -24,15 +24,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write(name: str, *generations: str) -> str:
     """Rows that ask for 2 + 2."""
-    rows = [{"question": "2 + 2?", "ground_truth": 4.0, "generation": text} for text in generations]
+    asked = {"question": "2 + 2?", "ground_truth": 4.0}
+    text = "".join(json.dumps(asked | {"generation": text}) + "\n" for text in generations)
     if name.endswith(".json"):
-        Path(name).write_text(
-            json.dumps(
-                {"generations": [r | {"generations": [r.pop("generation")]} for r in rows], "n": 1}
-            )
-        )
-    else:
-        Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        rows = [asked | {"generations": [text]} for text in generations]
+        text = json.dumps({"generations": rows, "n": 1})
+    Path(name).write_text(text)
     return name
 
 
@@ -52,20 +49,15 @@ def test_the_strict_rule_can_be_asked_for(capsys: pytest.CaptureFixture):
     file = write("a.jsonl", RIGHT, r"\boxed{4}")
     assert main(["score", "--task", "gsm8k", "--scoring", "strict", file]) == 0
     shown = capsys.readouterr().out
-    assert (
-        "strict rule" in shown and "50.000" in shown and "published %" in shown and "100.0" in shown
-    )
+    assert all(text in shown for text in ("strict rule", "50.000", "published %", "100.0"))
 
 
 def test_graded_scores_show_partial_ones_and_valid_grids(capsys: pytest.CaptureFixture):
-    row = {
-        "question": "Solve the following Sudoku puzzle: 0234341221434320\n",
-        "ground_truth": "1234341221434321",
-    }
+    question = "Solve the following Sudoku puzzle: 0234341221434320\n"
+    row = {"question": question, "ground_truth": "1234341221434321"}
     texts = ["<answer>1234341221434321</answer>", "<answer>1234341221434324</answer>"]
-    Path("s.jsonl").write_text(
-        "".join(json.dumps(row | {"generation": text}) + "\n" for text in texts)
-    )
+    lines = [json.dumps(row | {"generation": text}) + "\n" for text in texts]
+    Path("s.jsonl").write_text("".join(lines))
     assert main(["score", "--task", "sudoku", "--json", "s.jsonl"]) == 0
     (line,) = json.loads(capsys.readouterr().out)["files"]
     assert (line["accuracy"], line["interval"]) == (0.75, [0.5, 1.0])
@@ -142,39 +134,22 @@ def test_two_processes_write_verdicts_to_one_file(monkeypatch: pytest.MonkeyPatc
         ("a.jsonl", "", "a.jsonl: no generations"),
         (
             "a.jsonl",
-            '{"question": "q", "ground_truth": 1, "generation": "x", "generation": "y"}',
+            '{Q, "ground_truth": 1, "generation": "x", "generation": "y"}',
             "a.jsonl:1: expected one JSON object on each line: key 'generation' occurs twice",
         ),
+        ("a.jsonl", '{Q, "ground_truth": 1, "generation": "x"}\n{', "a.jsonl:2: expected one JSON"),
+        ("a.jsonl", '{Q, "generation": "x"}', "a.jsonl:1: no key ground_truth; expected"),
         (
             "a.jsonl",
-            '{"question": "q", "ground_truth": 1, "generation": "x"}\n{',
-            "a.jsonl:2: expected one JSON object on each line",
+            '{Q, "ground_truth": 1, "text": "x"}',
+            "a.jsonl:1: no key generation; expected",
         ),
-        (
-            "a.jsonl",
-            '{"question": "q", "generation": "x"}',
-            "a.jsonl:1: no key ground_truth; expected an object with question, ground_truth and"
-            " generation, found the keys question, generation",
-        ),
-        (
-            "a.jsonl",
-            '{"question": "q", "ground_truth": 1, "text": "x"}',
-            "a.jsonl:1: no key generation; expected an object",
-        ),
-        (
-            "a.jsonl",
-            '{"question": "q", "ground_truth": 1, "generation": 3}',
-            "a.jsonl:1: expected question and generation",
-        ),
-        (
-            "a.jsonl",
-            '{"question": "q", "ground_truth": "x", "generation": ""}',
-            "a.jsonl:1: expected a number as ground_truth",
-        ),
+        ("a.jsonl", '{Q, "ground_truth": 1, "generation": 3}', "a.jsonl:1: expected question and"),
+        ("a.jsonl", '{Q, "ground_truth": "x", "generation": ""}', "a.jsonl:1: expected a number"),
         ("a.json", "[]", 'a.json: expected a JSON object with a list "generations"'),
         (
             "a.json",
-            '{"generations": [{"question": "q", "ground_truth": 1, "generations": ["x", "y"]}]}',
+            '{"generations": [{Q, "ground_truth": 1, "generations": ["x", "y"]}]}',
             "a.json:1: expected question and generation as strings, one generation in each row",
         ),
     ],
@@ -182,7 +157,7 @@ def test_two_processes_write_verdicts_to_one_file(monkeypatch: pytest.MonkeyPatc
 def test_a_malformed_file_is_one_line_and_nothing_is_written(
     name, content, expected, capsys: pytest.CaptureFixture
 ):
-    Path(name).write_text(content)
+    Path(name).write_text(content.replace("Q", '"question": "q"'))
     words = ["score", "--task", "gsm8k", "--verdicts", "v.jsonl"]
     assert main([*words, write("good.jsonl", RIGHT), name]) == 2
     streams = capsys.readouterr()
@@ -201,7 +176,5 @@ def test_a_missing_file_and_an_unknown_task_are_reported(capsys: pytest.CaptureF
     assert main(["score", "--task", "gsm8k", "none.jsonl"]) == 2
     assert main(["score", "--task", "chess", "none.jsonl"]) == 2
     missing, unknown = capsys.readouterr().err.splitlines()
-    assert (
-        "none.jsonl: No such file" in missing
-        and "--task chess: unknown; there is chains, countdown" in unknown
-    )
+    assert "none.jsonl: No such file" in missing
+    assert "--task chess: unknown; there is chains, countdown" in unknown

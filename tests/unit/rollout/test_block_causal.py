@@ -164,21 +164,15 @@ def test_states_of_a_trajectory_are_the_inputs_of_the_sampler(tmp_path: Path):
         patched.setattr("dopsd.rollout.sampler.GrowingStates", WithoutCache)
         (rollout,) = denoise(policy, [request], how)
     blocks = BlockSchedule(4, (2, 2), policy.mask_id, policy.eos_id, shared=4)
-    config = DOpsdConfig(
-        record="all",
-        record_last_block=True,
-        drop_remainder=False,
-        updates_per_trajectory=1,
-        reveal_ratio=0.5,
-    )
+    every = {"record": "all", "record_last_block": True, "drop_remainder": False}
+    config = DOpsdConfig(**every, updates_per_trajectory=1, reveal_ratio=0.5)
     (states,) = states_by_update([rollout], config, blocks, (0, 0))
     # one token in the first block: its second step commits nothing
     assert states.step.tolist() == [0, 2, 3, 4, 5, 6, 7] and len(seen) == 8
     block = (torch.arange(12) + 3) // 4
     for n, step in enumerate(states.step.tolist()):
-        assert (
-            states.student_ids[n].tolist() == seen[step][0, : len(request.prompt_ids) + 12].tolist()
-        )
+        length = len(request.prompt_ids) + 12
+        assert states.student_ids[n].tolist() == seen[step][0, :length].tolist()
         assert set(block[states.candidates[n]].tolist()) == {step // 2}
         shown = (states.teacher_ids[n] != states.student_ids[n])[-12:]
         assert all(b > step // 2 for b in block[shown].tolist())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from dopsd.core.rng import bfloat16_uniform, fold_in, key_from, uniform, uniform_table
 from dopsd.core.types import Problem
+from dopsd.models.config import ModelConfig
+from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.rollout.config import Decoding
 from dopsd.rollout.engine import SamplingPlan, denoise_all, generate_until_correct
 from dopsd.rollout.sampler import CPU_NOISE, GenerationRequest, certainty, choose, denoise, nucleus
@@ -19,18 +22,37 @@ from dopsd.rollout.sampler import CPU_NOISE, GenerationRequest, certainty, choos
 PROMPT = torch.tensor([1, 2])
 
 
+def trained(prepared: Path) -> LlmPolicy:
+    """The base of the toy project."""
+    return load_policy(ModelConfig(path=str(prepared / "base/sudoku")), None, 0)
+
+
 def table(best: list[int], height: list[float]) -> torch.Tensor:
     rows = torch.zeros(len(best), 10)
-    for place, (token, value) in enumerate(zip(best, height, strict=True)):
-        rows[place, token] = value
+    rows[torch.arange(len(best)), torch.tensor(best)] = torch.tensor(height)
     return rows
 
 
-def test_the_most_confident_positions_of_the_block_are_committed_first():
-    policy = FakePolicy(4, table=table([1, 2, 3, 4], [1.0, 4.0, 3.0, 2.0]))
-    rollout = denoise(policy, [GenerationRequest("p", 0, PROMPT, 0)], Decoding(4, 4, 2))[0]
-    assert rollout.completion_ids.tolist() == [1, 2, 3, 4]
-    assert rollout.revealed_at.tolist() == [1, 0, 0, 1]
+def sampled(policy: FakePolicy, how: Decoding, key: int = 0, hints: torch.Tensor | None = None):
+    """The rollout of one prompt."""
+    (rollout,) = denoise(policy, [GenerationRequest("p", 0, PROMPT, key, hints)], how)
+    return rollout
+
+
+@pytest.mark.parametrize(
+    ("best", "height", "how", "expected"),
+    [
+        # the most confident positions of the block first
+        ([1, 2, 3, 4], [1.0, 4.0, 3.0, 2.0], Decoding(4, 4, 2), [1, 0, 0, 1]),
+        # blocks from left to right, whatever the confidence
+        ([1, 2, 3, 4], [1.0, 2.0, 9.0, 9.0], Decoding(4, 2, 4), [1, 0, 2, 3]),
+        # equal confidence goes to the lower position
+        ([1, 1, 1, 1], [2.0] * 4, Decoding(4, 4, 4), [0, 1, 2, 3]),
+    ],
+)
+def test_the_order_in_which_positions_are_committed(best, height, how, expected):
+    rollout = sampled(FakePolicy(4, table=table(best, height)), how)
+    assert rollout.completion_ids.tolist() == best and rollout.revealed_at.tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -50,8 +72,7 @@ def test_tokens_are_committed_in_the_named_order(order: str, temperature: float,
     assert ranks.argsort().tolist() == expected
     rows = torch.zeros(3, 10).fill_(-100.0)
     rows[:, :3] = shares.log().clamp(min=-100.0)
-    found = denoise(FakePolicy(3, table=rows), [GenerationRequest("p", 0, PROMPT, 0)], how)[0]
-    assert found.revealed_at.tolist() == expected
+    assert sampled(FakePolicy(3, table=rows), how).revealed_at.tolist() == expected
 
 
 def test_tempered_probabilities_rank_as_sdars_and_llada2s_samplers_do():
@@ -75,9 +96,7 @@ def test_only_the_likeliest_tokens_that_hold_the_share_are_sampled():
     rows = torch.full((3, 10), -1e4)
     rows[:, :3] = shares[0].log()
     for key in range(40):
-        request = GenerationRequest("p", 0, PROMPT, key)
-        found = denoise(FakePolicy(3, table=rows), [request], how)
-        drawn |= set(found[0].completion_ids.tolist())
+        drawn |= set(sampled(FakePolicy(3, table=rows), how, key).completion_ids.tolist())
     assert drawn == {1, 2}
 
 
@@ -106,42 +125,31 @@ def test_the_mask_token_is_never_sampled_even_when_it_is_likeliest():
     rows = table([3, 3, 3, 3], [1.0] * 4)
     rows[:, MASK] = 50.0
     for temperature in (0.0, 1.0):
-        rollout = denoise(
-            FakePolicy(4, table=rows),
-            [GenerationRequest("p", 0, PROMPT, 5)],
-            Decoding(4, 4, 2, temperature),
-        )[0]
+        rollout = sampled(FakePolicy(4, table=rows), Decoding(4, 4, 2, temperature), 5)
         assert MASK not in rollout.completion_ids.tolist()
 
 
 def test_confidence_is_free_of_the_noise_that_chose_the_token():
-    rows = table(
-        [1, 2], [0.0, 5.0]
-    )  # the second position is surer, whatever token the noise proposes at the first
+    """The second position is surer, whatever token the noise proposes at the first."""
     for key in range(20):
-        rollout = denoise(
-            FakePolicy(2, table=rows),
-            [GenerationRequest("p", 0, PROMPT, key)],
-            Decoding(2, 2, 2, 0.3),
-        )[0]
+        policy = FakePolicy(2, table=table([1, 2], [0.0, 5.0]))
+        rollout = sampled(policy, Decoding(2, 2, 2, 0.3), key)
         assert rollout.revealed_at.tolist() == [1, 0]
 
 
 def test_the_head_sees_only_masked_positions_of_the_current_block():
     policy = FakePolicy(8)
-    denoise(policy, [GenerationRequest("p", 0, PROMPT, 0)], Decoding(8, 4, 4))
+    sampled(policy, Decoding(8, 4, 4))
     assert policy.head_rows == (4 + 2) * 2  # not 4 steps x 10 positions
 
 
 def test_the_table_of_noise_is_that_of_single_keys_and_no_part_of_it_matters():
     keys = fold_in(torch.arange(7), 11)
     assert torch.equal(uniform_table(keys, 40), uniform(fold_in(keys[:, None], torch.arange(40))))
-    logits = torch.randn(
-        7, CPU_NOISE // 3, generator=torch.Generator().manual_seed(0)
-    )  # three rows fill a part
-    whole = (
-        logits - 0.9 * (-uniform(fold_in(keys[:, None], torch.arange(logits.shape[1]))).log()).log()
-    )
+    draw, size = torch.Generator().manual_seed(0), CPU_NOISE // 3  # three rows fill a part
+    logits = torch.randn(7, size, generator=draw)
+    noise = uniform(fold_in(keys[:, None], torch.arange(size)))
+    whole = logits - 0.9 * (-noise.log()).log()
     assert torch.equal(choose(logits, keys, Decoding(1, 1, 1, 0.9)), whole.argmax(-1))
 
 
@@ -175,38 +183,26 @@ def test_bfloat16_noise_has_the_distribution_of_torch_rand():
 def test_bfloat16_noise_has_its_own_odds_of_rare_tokens():
     logits = torch.tensor([[0.0, 8.0]]).expand(40000, -1)  # the first token's share is 0.03%
     keys = fold_in(torch.arange(40000), 3)
-    rare = {
-        t: int((choose(logits, keys, Decoding(1, 1, 1, 1.0, t)) == 0).sum())
-        for t in ("float32", "bfloat16")
-    }
-    assert 3 < rare["float32"] < 30  # expected 13.4
-    assert 55 < rare["bfloat16"] < 130  # u = 0 in one draw of 512 leaves the likely token no chance
+    # expected are 13.4; with bfloat16 u = 0 in one draw of 512 leaves the likely token no chance
+    for dtype, least, most in (("float32", 3, 30), ("bfloat16", 55, 130)):
+        rare = (choose(logits, keys, Decoding(1, 1, 1, 1.0, dtype)) == 0).sum()
+        assert least < int(rare) < most
 
 
 def test_a_rollout_does_not_depend_on_its_batch(prepared):
-    from dopsd.models.config import ModelConfig
-    from dopsd.models.llm_policy import load_policy
-
-    policy = load_policy(ModelConfig(path=str(prepared / "base/sudoku")), None, 0)
+    policy, how = trained(prepared), Decoding(8, 4, 4, 0.9)
     requests = [
         GenerationRequest(str(i), 0, torch.arange(5, 9 + i), key_from("x", i)) for i in range(4)
     ]
-    together = denoise(policy, requests, Decoding(8, 4, 4, 0.9))
-    for request, expected in zip(requests, together, strict=True):
-        alone = denoise(policy, [request], Decoding(8, 4, 4, 0.9))[0]
-        assert alone.completion_ids.tolist() == expected.completion_ids.tolist()
-        assert alone.revealed_at.tolist() == expected.revealed_at.tolist()
+    alone = [denoise(policy, [request], how)[0].to_dict() for request in requests]
+    assert [rollout.to_dict() for rollout in denoise(policy, requests, how)] == alone
 
 
 def test_stopping_after_the_end_of_text_is_exact_up_to_it_and_skips_the_rest():
     rows = table([1, EOS, 3, 4, 5, 6], [3.0] * 6)
-    whole = denoise(
-        FakePolicy(6, table=rows), [GenerationRequest("p", 0, PROMPT, 0)], Decoding(6, 2, 6)
-    )[0]
+    whole = sampled(FakePolicy(6, table=rows), Decoding(6, 2, 6))
     policy = FakePolicy(6, table=rows)
-    stopped = denoise(
-        policy, [GenerationRequest("p", 0, PROMPT, 0)], Decoding(6, 2, 6, stop_after_eos=True)
-    )[0]
+    stopped = sampled(policy, Decoding(6, 2, 6, stop_after_eos=True))
     assert whole.completion_ids.tolist() == [1, EOS, 3, 4, 5, 6]
     assert stopped.completion_ids.tolist() == [1, EOS] + [EOS] * 4
     assert len(policy.seen) == 2
@@ -215,7 +211,7 @@ def test_stopping_after_the_end_of_text_is_exact_up_to_it_and_skips_the_rest():
 def test_hints_are_seen_until_their_block_is_entered_and_then_cleared():
     policy = FakePolicy(4, table=table([1, 2, 3, 4], [2.0] * 4))
     hints = torch.tensor([MASK, 7, 7, MASK])
-    rollout = denoise(policy, [GenerationRequest("p", 0, PROMPT, 0, hints)], Decoding(4, 2, 4))[0]
+    rollout = sampled(policy, Decoding(4, 2, 4), hints=hints)
     assert policy.seen[0][0, 2:].tolist() == [MASK, MASK, 7, MASK]
     assert rollout.completion_ids.tolist() == [1, 2, 3, 4]
 
@@ -226,38 +222,27 @@ def run_attempts(
     policy = FakePolicy(2)
     problems = [(Problem(name, "1", "1"), PROMPT) for name in correct_at]
     plan = SamplingPlan(4, 0.9, 0.9, is_stopping, Decoding(2, 2, 1, min_rows=min_rows))
-    found = generate_until_correct(
-        policy,
-        problems,
-        plan,
-        lambda p, r: r.attempt == correct_at[p.id],
-    )
+    is_right = lambda p, r: r.attempt == correct_at[p.id]  # noqa: E731
+    found = generate_until_correct(policy, problems, plan, is_right)
     return {name: len(tried) for name, tried in found.items()}, [len(ids) for ids in policy.seen]
 
 
-def test_waves_stop_each_problem_at_its_first_correct_attempt():
-    used, batches = run_attempts({"a": 0, "b": 2, "c": 9}, is_stopping=True)
-    assert used == {"a": 1, "b": 3, "c": 4}
-    assert batches == [3, 2, 2, 1]
-
-
-def test_attempts_ahead_fill_a_pass_and_are_dropped_after_a_correct_one():
-    correct_at = {"a": 0, "b": 2, "c": 9}
-    used, batches = run_attempts(correct_at, is_stopping=True, min_rows=6)
-    assert used == run_attempts(correct_at, is_stopping=True)[0]
-    assert batches == [6, 4]  # two attempts at each of three, then the last two at each of two
-
-
-def test_a_graded_task_samples_every_attempt_in_one_wave():
-    used, batches = run_attempts({"a": 0, "b": 9}, is_stopping=False)
-    assert used == {"a": 4, "b": 4}
-    assert batches == [8]
+@pytest.mark.parametrize(
+    ("is_stopping", "min_rows", "used", "batches"),
+    [
+        (True, 1, (1, 3, 4), [3, 2, 2, 1]),  # each problem stops at its first correct attempt
+        # two at each of three, then the last two at each of two; those ahead are dropped
+        (True, 6, (1, 3, 4), [6, 4]),
+        (False, 1, (4, 4, 4), [12]),  # a graded task samples every attempt in one wave
+    ],
+)
+def test_waves_of_attempts(is_stopping: bool, min_rows: int, used: tuple, batches: list[int]):
+    found, sizes = run_attempts({"a": 0, "b": 2, "c": 9}, is_stopping, min_rows)
+    assert (*found.values(),) == used and sizes == batches
 
 
 def test_denoise_all_returns_the_order_of_the_draws_whatever_the_lengths():
-    requests = [
-        GenerationRequest(str(n), 0, torch.ones(n, dtype=torch.long), n) for n in (5, 2, 7, 3)
-    ]
+    requests = [GenerationRequest(str(n), 0, torch.ones(n).long(), n) for n in (5, 2, 7, 3)]
     found = denoise_all(FakePolicy(2), requests, Decoding(2, 2, 1, batch_size=2))
     assert [rollout.problem_id for rollout in found] == ["5", "2", "7", "3"]
 
@@ -296,13 +281,10 @@ def test_a_batch_that_does_not_fit_is_sampled_in_halves_and_said_so(capsys):
     for _ in range(2):  # the second time it is known
         halved = denoise_all(small, requests, Decoding(4, 4, 2, 0.9, batch_size=4))
     assert [r.completion_ids.tolist() for r in halved] == [r.completion_ids.tolist() for r in whole]
-    assert (
-        capsys.readouterr().err == "out of memory with 4 rollouts per forward; continuing with 2."
-        " Set batch_size to choose the number\n"
-    )
+    said = capsys.readouterr().err
+    assert said.startswith("out of memory with 4 rollouts") and said.count("\n") == 1
     with pytest.raises(torch.OutOfMemoryError):  # half of six is still too many
         denoise_all(Small(4), requests, Decoding(4, 4, 2, 0.9, batch_size=6))
-    with pytest.raises(
-        torch.OutOfMemoryError
-    ):  # unmasked padding: other batches would be other results
+    # unmasked padding: other batches would be other results
+    with pytest.raises(torch.OutOfMemoryError):
         denoise_all(Small(4), requests, Decoding(4, 4, 2, 0.9, batch_size=4, mask_padding=False))

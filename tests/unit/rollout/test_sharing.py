@@ -23,11 +23,8 @@ class Threads:
     """A process group of threads: `all_gather_object` waits for all of them."""
 
     def __init__(self, size: int) -> None:
-        self.size, self.lists, self.barrier = (
-            size,
-            [[]] * size,
-            threading.Barrier(size, timeout=300),
-        )
+        self.size, self.lists = size, [[]] * size
+        self.barrier = threading.Barrier(size, timeout=300)
 
     def of(self, rank: int) -> Any:
         group = type("ProcessGroup", (), {"rank": rank, "size": self.size})()
@@ -63,12 +60,8 @@ CORRECT_AT = {"a": 0, "b": 2, "c": 9, "d": 5}
 
 def sample(policy: FakePolicy, names: str, first: float = 0.9) -> dict[str, list[tuple[Any, ...]]]:
     plan = SamplingPlan(6, first, 0.9, stop_at_first_correct=True, decoding=Decoding(2, 2, 1))
-    found = generate_until_correct(
-        policy,
-        prompts(names),
-        plan,
-        lambda p, r: r.attempt == CORRECT_AT[p.id],
-    )
+    is_right = lambda p, r: r.attempt == CORRECT_AT[p.id]  # noqa: E731
+    found = generate_until_correct(policy, prompts(names), plan, is_right)
     return {
         name: [tuple(rollout.to_dict().values())[1:] for rollout in tried]
         for name, tried in found.items()
@@ -85,12 +78,8 @@ def test_processes_sample_what_one_does_whichever_of_them_has_the_hard_problems(
         return sample(policies[rank], ("a", "bc", "d")[rank], first)
 
     shared = Threads(3).run(work)
-    assert {name: len(tried) for part in shared for name, tried in part.items()} == {
-        "a": 1,
-        "b": 3,
-        "c": 6,
-        "d": 6,
-    }
+    counts = {name: len(tried) for part in shared for name, tried in part.items()}
+    assert counts == {"a": 1, "b": 3, "c": 6, "d": 6}
     for name in "abcd":
         found = next(part[name] for part in shared if name in part)
         assert [one[0] for one in found] == list(range(len(found)))
@@ -108,23 +97,14 @@ def test_the_last_problems_are_tried_several_times_at_once_and_no_attempt_after_
 
     found = Threads(4).run(work)
     assert len(found[0]["b"]) == 3
-    assert [len(policy.seen) for policy in policies] == [
-        1,
-        1,
-        1,
-        1,
-    ]  # attempts 0 to 3, one each, and no second wave
+    # attempts 0 to 3, one each, and no second wave
+    assert [len(policy.seen) for policy in policies] == [1, 1, 1, 1]
 
 
 def test_a_rollout_survives_its_way_to_another_process():
     rollout = Rollout("p", 3, torch.tensor([1, 2]), torch.tensor([4, EOS]), torch.tensor([1, 0]))
-    values = {
-        "problem_id": "p",
-        "attempt": 3,
-        "prompt_ids": [1, 2],
-        "completion_ids": [4, EOS],
-        "revealed_at": [1, 0],
-    }
+    values = {"problem_id": "p", "attempt": 3, "prompt_ids": [1, 2]}
+    values |= {"completion_ids": [4, EOS], "revealed_at": [1, 0]}
     assert Rollout.from_dict(rollout.to_dict()).to_dict() == rollout.to_dict() == values
 
 
