@@ -4,6 +4,8 @@ line without a traceback.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from prefect.exceptions import FailedRun
 from prefect.testing.utilities import prefect_test_harness
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.importtools import import_object
-from prefect.utilities.schema_tools.validation import ValidationError, validate
+from prefect.utilities.schema_tools import validation
 
 from dopsd.config import params_file, profiles
 from dopsd.core.errors import DopsdError
@@ -26,12 +28,25 @@ from flows.running import CommandFailed, failed
 FLOWS = ("flows/train.py:train", "flows/compare.py:compare", "flows/rehearse.py:rehearse")
 
 
-@pytest.fixture(params=FLOWS)
-def submit(request, monkeypatch):
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    """The one schema of overrides of all flows; it is checked here and not with each value."""
+    with contextlib.chdir(ROOT):
+        first, *others = [parameter_schema(import_object(name)).model_dump() for name in FLOWS]
+    about = ("anyOf", "default")  # and not how each form describes it
+    values = [[each["properties"]["overrides"][key] for key in about] for each in (first, *others)]
+    assert values == [values[0]] * 3 and "$ref" not in json.dumps(values)
+    validation._VALIDATOR.check_schema(validation.preprocess_schema(first))
+    return first
+
+
+@pytest.fixture
+def submit(schema, monkeypatch):
     """What the server does with the parameters of `prefect deployment run`."""
-    monkeypatch.chdir(ROOT)
-    schema = parameter_schema(import_object(request.param)).model_dump()
-    return lambda overrides: validate({"overrides": overrides}, schema, raise_on_error=True)
+    monkeypatch.setattr(validation._VALIDATOR, "check_schema", lambda *_, **__: None)
+    return lambda overrides: validation.validate(
+        {"overrides": overrides}, schema, raise_on_error=True
+    )
 
 
 WRONG = {
@@ -46,43 +61,26 @@ WRONG = {
 
 @pytest.mark.parametrize("key", WRONG)
 def test_a_key_that_does_not_exist_is_refused_by_name_on_submission(submit, key):
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(validation.ValidationError) as refused:
         submit({"train.updates": 5, key: WRONG[key]})
     assert f"({key!r} was unexpected)" in str(refused.value) and len(str(refused.value)) < 200
 
 
 def test_a_value_of_another_kind_is_refused_on_submission(submit):
-    with pytest.raises(ValidationError, match=r"train\.updates.*'five' is not of type 'integer'"):
-        submit({"train.updates": "five"})
-
-
-@pytest.mark.parametrize("key", ["train", "method.d_opsd", "data.gsm8k"])
-@pytest.mark.parametrize("value", [None, 5, []])
-def test_a_section_that_is_none_is_refused_on_submission(submit, key, value):
-    with pytest.raises(ValidationError, match=key):
-        submit({key: value})
+    sections = [{key: v} for key in ("train", "method.d_opsd", "data.gsm8k") for v in (None, 5, [])]
+    for overrides in ({"train.updates": "five"}, *sections):
+        with pytest.raises(validation.ValidationError, match="|".join(overrides)):
+            submit(overrides)
 
 
 def test_every_setting_of_every_profile_may_be_overridden(submit):
     for profile in profiles.names():
         submit(params_file.flat(profiles.resolve(profile)))
-    submit(
-        {
-            "evaluate.protocols.mine": {"steps": 8},
-            "evaluate.protocols.256.steps": 8,
-            "train": {"updates": 5},
-        }
-    )
-    submit(
-        {
-            "ablate.variants.mine.train.updates": 5,
-            "data.gsm8k.train.path": "data/external/rows.jsonl",
-            "tracking.uri": None,
-            "data.gsm8k.model": None,
-        }
-    )
-    submit({})
-    submit(None)
+    more = {"evaluate.protocols.mine": {"steps": 8}, "ablate.variants.mine.train.updates": 5}
+    more |= {"evaluate.protocols.256.steps": 8, "data.gsm8k.train.path": "data/external/a.jsonl"}
+    more |= {"train": {"updates": 5}, "tracking.uri": None, "data.gsm8k.model": None}
+    for overrides in (more, {}, None):
+        submit(overrides)
 
 
 @pytest.fixture(scope="module")
@@ -122,10 +120,7 @@ def test_a_mistake_in_the_settings_ends_a_run_with_its_message_and_no_traceback(
 
     state = run(return_state=True)
     said = "\n".join(logged)
-    assert (
-        state.is_failed()
-        and "train.learning_rat: unknown key; did you mean learning_rate? (D103)" in state.message
-    )
+    assert state.is_failed() and "train.learning_rat: unknown key;" in state.message
     assert state.message in said and "Traceback" not in said
     assert Path("params.yaml").read_bytes() == before
 

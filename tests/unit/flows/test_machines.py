@@ -51,6 +51,11 @@ class Server:
         self.runs[run.id] = run
         return run
 
+    def leave(self, name: str, **parameters: object) -> None:
+        """A run of an earlier comparison goes on."""
+        state = SimpleNamespace(type=StateType.RUNNING, message="")
+        self.left.append(self.add(SimpleNamespace(name=name, parameters=parameters, state=state)))
+
     def set_flow_run_state(self, run_id: UUID, state: State, force: bool) -> None:
         run = self.runs[run_id]
         run.state, run.state_type = state, state.type
@@ -116,41 +121,38 @@ def test_the_run_of_a_lost_machine_is_given_up_and_submitted_again(monkeypatch, 
     )
 
 
-def test_a_run_that_crashes_again_and_again_is_given_up(monkeypatch):
+@pytest.mark.parametrize(
+    ("kind", "times", "said"),
+    [
+        (StateType.CRASHED, machines.LOSSES, "lost 4 times: killed"),
+        (StateType.CANCELLED, 1, "cancelled"),  # by a person
+    ],
+)
+def test_a_run_that_crashes_again_and_again_or_was_cancelled_is_given_up(
+    monkeypatch, kind, times, said
+):
     server = Server(monkeypatch, "a")
     work = of(server, 1)
-    for _ in range(machines.LOSSES):
-        server.set(ONE, StateType.CRASHED, "a", "killed")
+    for _ in range(times):
+        server.set(ONE, kind, "a", "killed" if times > 1 else "")
         work.look()
         if work.unfinished:
             work.look()
-    with pytest.raises(DopsdError, match=r"sudoku/rft/0: lost 4 times: killed \(on a\)"):
+    with pytest.raises(DopsdError, match=rf"sudoku/rft/0: {said} \(on a\)"):
         work.run()
-    assert len(server.runs) == machines.LOSSES
-
-
-def test_a_run_that_a_person_cancelled_is_not_submitted_again(monkeypatch):
-    server = Server(monkeypatch, "a")
-    work = of(server, 1)
-    server.set(ONE, StateType.CANCELLED, "a")
-    with pytest.raises(DopsdError, match=r"sudoku/rft/0: cancelled \(on a\)"):
-        work.run()
-    assert len(server.runs) == 1
+    assert len(server.runs) == times
 
 
 def test_runs_of_a_killed_comparison_are_followed_or_cancelled_but_not_started_twice(monkeypatch):
     server = Server(monkeypatch, "a", "b")
-    state = SimpleNamespace(type=StateType.RUNNING, message="")
-    for name, parameters in ((ONE, {}), ("sudoku/rft/1", {"max_updates": 3}), (ONE, {})):
-        run = SimpleNamespace(name=name, parameters=parameters, state=state)
-        server.left.append(server.add(run))
+    server.leave(ONE)
+    server.leave("sudoku/rft/1", max_updates=3)
+    server.leave(ONE)
     wanted, other, double = server.left
     work = of(server, 2)
     assert server.cancelled == [other.id, double.id]
-    assert [cell.run_id for cell in work.cells] == [
-        wanted.id,
-        server.newest("sudoku/rft/1").id,
-    ]
+    newest = server.newest("sudoku/rft/1").id
+    assert [cell.run_id for cell in work.cells] == [wanted.id, newest]
     assert len(server.runs) == 4
 
 
@@ -176,15 +178,7 @@ def test_an_interrupted_comparison_leaves_no_run_behind(monkeypatch):
     server = Server(monkeypatch, "a", "b")
     work = Cells(server, cells(2), logging.getLogger("test"))
     for cell in cells(2):
-        server.left.append(
-            server.add(
-                SimpleNamespace(
-                    name=str(cell.key),
-                    parameters={},
-                    state=SimpleNamespace(type=StateType.RUNNING, message=""),
-                )
-            )
-        )
+        server.leave(str(cell.key))
 
     def interrupt() -> None:
         raise KeyboardInterrupt

@@ -126,9 +126,7 @@ def test_a_run_is_ended_though_its_server_is_gone(workspace):
     ("text", "name"),
     [
         ("tracking:\n  experiment: My runs\n", "My runs"),
-        ("tracking: {}", "dopsd"),
-        ("", "dopsd"),
-        ("a: [", "dopsd"),
+        *((text, "dopsd") for text in ("tracking: {}", "", "a: [")),
     ],
 )
 def test_the_pages_are_those_of_the_experiment_in_params(tmp_path, monkeypatch, text, name):
@@ -146,58 +144,42 @@ def test_the_pages_are_those_of_the_experiment_in_params(tmp_path, monkeypatch, 
     assert asked == [("create", {"name": name}), (query, None)] and "/experiments/7/" in page
 
 
+def flow_run(name: str, pid: int | str | None, since: str = "") -> dict[str, object]:
+    """What the server tells of a run that a worker claimed, and began if it has a number."""
+    return {
+        "id": name,
+        "name": name,
+        "labels": {runs.WORKER: name},
+        "infrastructure_pid": None if pid is None else str(pid),
+        "state_type": "PENDING" if pid is None else "RUNNING",
+        "state": {"timestamp": since or datetime.now(UTC).isoformat()},
+    }
+
+
 def test_a_lost_run_is_reported_and_a_living_one_is_not(monkeypatch):
     flow = subprocess.Popen([*SLEEP, "prefect.engine"])
     gone = subprocess.Popen(["true"])
     gone.wait()
-    pids = {
-        "lost": gone.pid,
-        "going": flow.pid,
-        "elsewhere": f"other-host:{gone.pid}",
-        "claimed": None,
-        "forgotten": None,
-    }
-    since = {name: datetime.now(UTC).isoformat() for name in pids} | {
-        "forgotten": "2026-01-01T00:00:00+00:00"
-    }
-    known = [
-        {
-            "id": name,
-            "name": name,
-            "infrastructure_pid": None if pid is None else str(pid),
-            "state_type": "PENDING" if pid is None else "RUNNING",
-            "state": {"timestamp": since[name]},
-        }
-        for name, pid in pids.items()
-    ]
+    pids = {"lost": gone.pid, "going": flow.pid, "elsewhere": f"other-host:{gone.pid}"}
+    known = [flow_run(name, pid) for name, pid in (pids | {"claimed": None}).items()]
+    known.append(flow_run("forgotten", None, "2026-01-01T00:00:00+00:00"))
     told = []
-    monkeypatch.setattr(
-        runs,
-        "call",
-        lambda url, body, *_: known if url.endswith("/filter") else told.append((url, body)),
-    )
+
+    def call(url: str, body: dict, *_: object) -> object:
+        return known if url.endswith("/filter") else told.append((url, body))
+
+    monkeypatch.setattr(runs, "call", call)
     runs.report_lost_runs("http://here/api", has_worker=True)
     flow.kill()
-    assert [url for url, _ in told] == [
-        f"http://here/api/flow_runs/{name}/set_state" for name in ("lost", "forgotten")
-    ]
+    expected = [f"http://here/api/flow_runs/{name}/set_state" for name in ("lost", "forgotten")]
+    assert [url for url, _ in told] == expected
     assert told[0][1]["state"]["type"] == "CRASHED"
 
 
 def test_a_machine_that_joined_reports_its_own_lost_runs_only(workspace, monkeypatch):
     gone = subprocess.Popen(["true"])
     gone.wait()
-    known = [
-        {
-            "id": name,
-            "name": name,
-            "labels": {runs.WORKER: name},
-            "infrastructure_pid": str(gone.pid),
-            "state_type": "RUNNING",
-            "state": {"timestamp": datetime.now(UTC).isoformat()},
-        }
-        for name in ("gpu", "other")
-    ]
+    known = [flow_run(name, gone.pid) for name in ("gpu", "other")]
     asked = []
 
     def call(url: str, body: object, *_: object) -> object:
@@ -215,14 +197,11 @@ def test_a_machine_that_joined_reports_its_own_lost_runs_only(workspace, monkeyp
 def test_what_a_dead_worker_had_claimed_is_lost_at_once_and_its_flow_may_end_first(
     workspace, monkeypatch, capsys
 ):
-    now = datetime.now(UTC).isoformat()
-    claimed = {"id": "1", "name": "claimed", "infrastructure_pid": None, "state_type": "PENDING"}
     told = []
 
     def call(url: str, body: object, *_: object) -> object:
         assert flow.poll() is not None  # it reports its own end
-        is_question = url.endswith("/filter")
-        return [claimed | {"state": {"timestamp": now}}] if is_question else told.append(body)
+        return [flow_run("claimed", None)] if url.endswith("/filter") else told.append(body)
 
     flow = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)", "prefect.engine"])
     monkeypatch.setattr(processes, "ROOT", Path.cwd())

@@ -5,6 +5,7 @@ once.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -37,13 +38,9 @@ def params(**changes: object) -> Params:
 def test_a_variant_changes_its_keys_and_nothing_else():
     own, varied = params().of("d_opsd"), params().of("d_opsd-short")
     assert varied.method.d_opsd.attempts == 1 and varied.train.updates == 2
-    back = varied.method.d_opsd.model_copy(
-        update={"attempts": own.method.d_opsd.attempts, "train": own.method.d_opsd.train}
-    )
-    assert (
-        back == own.method.d_opsd
-        and varied.train.model_copy(update={"updates": own.train.updates}) == own.train
-    )
+    before = {name: getattr(own.method.d_opsd, name) for name in ("attempts", "train")}
+    assert varied.method.d_opsd.model_copy(update=before) == own.method.d_opsd
+    assert varied.train.model_copy(update={"updates": own.train.updates}) == own.train
     assert varied.of("d_opsd-short") == varied  # stages may ask twice
     assert (kind_of("d_opsd-short"), kind_of("d_opsd")) == ("d_opsd", "d_opsd")
 
@@ -67,31 +64,25 @@ def test_variants_that_agree_share_their_work(project):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (
-            {"variants": VARIANTS | {"odd": {"techer": "live"}}},
-            "ablate.variants.odd: d_opsd has no setting techer; did you mean teacher?",
-        ),
-        (
-            {"variants": VARIANTS | {"odd": {"train": {"updates": 0}}}},
-            "ablate.variants.odd.train.updates: Input should be",
-        ),
-        (
-            {"variants": VARIANTS | {"odd": {"train": None}}},
-            "ablate.variants.odd.train: expected keys of section train",
-        ),
-        ({"variants": VARIANTS | {"a/b": {}}}, "variants: 'a/b': expected lowercase letters"),
+        ({"variants": {"odd": {"techer": "live"}}}, ".odd: d_opsd has no setting techer; did you"),
+        ({"variants": {"odd": {"train": {"updates": 0}}}}, ".odd.train.updates: Input should be"),
+        ({"variants": {"odd": {"train": {"update": 2}}}}, ".odd: d_opsd has no setting train.upd"),
+        ({"variants": {"odd": {"train": None}}}, ".odd.train: expected keys of section train"),
+        ({"variants": {"a/b": {}}}, "variants: 'a/b': expected lowercase letters"),
         ({"run": ["base"]}, "run: expected names of ablate.variants, found base"),
         ({"variants": {"default": {"teacher": "live"}}}, "variants.default: expected {}"),
-        (
-            {"tables": {"teacher": ["base"]}},
-            "tables.teacher: expected names of ablate.variants, found base",
-        ),
+        ({"tables": {"a": ["base"]}}, "tables.a: expected names of ablate.variants, found base"),
         ({"method": "ppo"}, "method: ppo: unknown; there is"),
+        ({"method": "espo"}, ".live: espo has no setting teacher; ablate.variants and"),
+        ({"task": "chess"}, "params.yaml: ablate.task: chess: unknown"),
     ],
 )
-def test_a_wrong_section_is_one_line(changes, said):
-    with pytest.raises(DopsdError, match=said.replace("{", "\\{")):
+def test_a_wrong_section_is_one_line_that_begins_with_its_key(changes, said):
+    if "variants" in changes:
+        changes = {"variants": VARIANTS | changes["variants"]}
+    with pytest.raises(DopsdError, match=re.escape(said)) as refused:
         params(**changes)
+    assert str(refused.value).startswith("params.yaml: ablate")
 
 
 def test_a_table_pairs_variants_with_the_default_by_problem_and_seed(tmp_path, monkeypatch):
@@ -102,20 +93,12 @@ def test_a_table_pairs_variants_with_the_default_by_problem_and_seed(tmp_path, m
     finished("d_opsd-live", 1, {"a": 1.0, "b": 0.5})
     lines = ablate.write(params(), "teacher").splitlines()
     # by seed and problem: 0.5 and 0, then 0.5 and 0.5; every draw without an (a, 0) pair has 0.5
-    assert any(
-        line.startswith("| live | 75.0 [50.0, 100.0] | +37.5 [+") and ", +50.0] | +50.0 [" in line
-        for line in lines
-    )
-    (first,) = (
-        line
-        for line in lines
-        if line.startswith("| fixed (params.yaml) | 37.5 [") and "] |  | +12.5 [" in line
-    )
-    assert first.endswith("| 37.5 | 2 | 4 | from the cache |")
-    assert (
-        json.loads((ablate.OUT / "teacher" / "ablation.json").read_text())["live"]["over_first"][0]
-        == 0.375
-    )
+    (live,) = (line for line in lines if line.startswith("| live | 75.0 [50.0, 100.0] | +37.5 [+"))
+    assert ", +50.0] | +50.0 [" in live
+    (first,) = (line for line in lines if line.startswith("| fixed (params.yaml) | 37.5 ["))
+    assert "] |  | +12.5 [" in first and first.endswith("| 37.5 | 2 | 4 | from the cache |")
+    found = json.loads((ablate.OUT / "teacher" / "ablation.json").read_text())
+    assert found["live"]["over_first"][0] == 0.375
 
 
 def test_a_variant_that_started_from_a_checkpoint_is_named(tmp_path, monkeypatch):
@@ -138,38 +121,3 @@ def test_what_there_is_is_listed(project, capsys):
     assert "reveal: unknown; section ablate of params.yaml has teacher" in capsys.readouterr().err
     assert main(["train", "--method", "d_opsd-odd"]) == 2
     assert "--method d_opsd-odd: unknown" in capsys.readouterr().err
-
-
-OWN = {"default": {}, "squared": {"objective": "squared", "clip_range": 0.1}}
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"method": "espo"},
-            "params.yaml: ablate.variants.live: espo has no setting teacher; ablate.variants and",
-        ),
-        (
-            {"variants": {"default": {}, "live": {"teachr": "live"}}, "tables": {}},
-            "ablate.variants.live: d_opsd has no setting teachr; did you mean teacher?",
-        ),
-        (
-            {"variants": {"default": {}, "short": {"train": {"update": 2}}}, "tables": {}},
-            "ablate.variants.short: d_opsd has no setting train.update; did you mean updates?",
-        ),
-        (
-            {"method": "espo", "variants": OWN},
-            "ablate: tables.teacher: expected names of ablate.variants, found fixed, live; ablate",
-        ),
-    ],
-)
-def test_variants_of_another_method_are_refused_with_what_to_set(changes, said):
-    with pytest.raises(DopsdError) as refused:
-        params(**changes)
-    assert said in str(refused.value)
-
-
-def test_a_contradiction_of_sections_begins_with_its_key():
-    with pytest.raises(DopsdError, match=r"^params.yaml: ablate.task: chess: unknown"):
-        params(task="chess")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import ChainMap
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from dopsd.config.params_file import with_changes
 from dopsd.pipeline.base_fit import block_faults
 
 BD3LM = "Qwen3-0.6B-diffusion-bd3lm-v0.1"
+OF_BLOCKS = ("model.block_size=32", "method.d_opsd.reveal_scope=all_masked")
 
 
 @pytest.fixture
@@ -38,13 +40,9 @@ def test_every_kind_of_fault_of_a_weight_file_is_named(folder: Path, capsys):
     for path in folder.glob("model*"):
         path.unlink()
     save_hub(folder / "whole", "Dream")
-    tensors = {
-        k: v for p in (folder / "whole").glob("*.safetensors") for k, v in load_file(p).items()
-    }
-    norm, q, k = (
-        f"model.layers.0.{n}.weight"
-        for n in ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj")
-    )
+    tensors = dict(ChainMap(*map(load_file, (folder / "whole").glob("*.safetensors"))))
+    names = ("input_layernorm", "self_attn.q_proj", "self_attn.k_proj")
+    norm, q, k = (f"model.layers.0.{name}.weight" for name in names)
     del tensors[norm]
     tensors |= {"stranger": torch.zeros(3), q: tensors[q][:5], k: tensors[k].to(torch.int8)}
     save_file({name: t.contiguous() for name, t in tensors.items()}, folder / "model.safetensors")
@@ -65,7 +63,7 @@ def test_a_template_that_cannot_be_rendered_is_refused(folder: Path, capsys):
     assert "the tokenizer's chat template cannot be rendered (" in line
 
 
-def test_blocks_that_no_file_names_are_asked_for(folder: Path, capsys):
+def test_blocks_that_no_file_names_are_asked_for_whatever_the_base_is_called(folder: Path, capsys):
     base = folder / BD3LM
     save_hub(base, "a2d-qwen3")
     assert main(["inspect", str(base)]) == 0
@@ -78,9 +76,6 @@ def test_blocks_that_no_file_names_are_asked_for(folder: Path, capsys):
     capsys.readouterr()
     assert main(["check"]) == 2
     assert "model.block_size=32" in said(capsys)[0]
-
-
-def test_a_block_causal_base_of_any_name_must_name_its_blocks(folder: Path, capsys):
     save_hub(folder / "mine", "sdar", block_size="absent")
     write_params(model__path=str(folder / "mine"), pretrain__tasks=[])
     assert main(["check"]) == 2
@@ -90,12 +85,9 @@ def test_a_block_causal_base_of_any_name_must_name_its_blocks(folder: Path, caps
 @pytest.mark.parametrize("change", ["value", "shape", "dtype", "precision"])
 def test_a_second_copy_of_the_head_is_compared(change: str, folder: Path, capsys):
     save_hub(folder, "a2d-qwen3")
-    file = next(p for p in folder.glob("*.safetensors") if "model.norm.weight" in load_file(p))
-    embedding = next(
-        tensors["model.embed_tokens.weight"]
-        for tensors in map(load_file, folder.glob("*.safetensors"))
-        if "model.embed_tokens.weight" in tensors
-    )
+    files = [*folder.glob("*.safetensors")]
+    file = next(path for path in files if "model.norm.weight" in load_file(path))
+    embedding = ChainMap(*map(load_file, files))["model.embed_tokens.weight"]
     head = {
         "value": embedding + 1,
         "shape": embedding[:5].clone(),
@@ -141,15 +133,7 @@ def test_blocks_are_refused_where_there_are_none(folder: Path, capsys):
     [
         ("dream-7b", "Dream", ["model.path=models/DiffuCoder-7B-Instruct"]),
         ("sdar-1.7b", "sdar", ["model.path=models/SDAR-4B-Chat"]),
-        (
-            "a2d-0.6b",
-            "a2d-qwen3",
-            [
-                f"model.path=models/{BD3LM}",
-                "model.block_size=32",
-                "method.d_opsd.reveal_scope=all_masked",
-            ],
-        ),
+        ("a2d-0.6b", "a2d-qwen3", [f"model.path=models/{BD3LM}", *OF_BLOCKS]),
     ],
 )
 def test_a_checkpoint_without_a_profile_takes_that_of_its_kind(
@@ -158,9 +142,7 @@ def test_a_checkpoint_without_a_profile_takes_that_of_its_kind(
     text = (Path(request.config.rootpath) / "docs/bases.md").read_text()
     words = " ".join(f"--set {change}" for change in changes)
     assert f"dopsd params --profile {profile}-gsm8k {words}\n" in text
-    raw = profiles.resolve(f"{profile}-gsm8k")
-    raw = with_changes(raw, changes)
-    settings = checked(raw, "--set")
+    settings = checked(with_changes(profiles.resolve(f"{profile}-gsm8k"), changes), "--set")
     save_hub(Path(settings.model.path), name)
     assert block_faults(settings) == []
 

@@ -68,6 +68,26 @@ def test_all_faults_of_a_folder_are_named_at_once(tmp_path: Path, capsys):
     assert "can be used" not in capsys.readouterr().out
 
 
+def test_faults_of_a_name_on_the_hub_are_named(hub: Hub, tmp_path: Path, capsys):
+    def said(name: str, status: int = 2) -> str:
+        assert main(["inspect", f"someone/{name}"]) == status
+        return capsys.readouterr().err
+
+    save_hub(tmp_path, "sdar")
+    rewrite(tmp_path / "config.json", num_hidden_layers=3)
+    on_the_hub(hub, tmp_path)
+    assert "dopsd: someone/toy: 11 tensors missing: model.layers.2." in said("toy")
+    for path in tmp_path.glob("*.safetensors*"):
+        path.unlink()
+    on_the_hub(hub, tmp_path, **{"pytorch_model.bin": b"pickle"})
+    assert "toy: only pytorch_model.bin, and pickle files are not loaded" in said("toy")
+    assert "404 (Repository not found): no folder and no repository" in said("other")
+    hub.failing = {"GET /api/models": 403}
+    assert "it asks for consent; accept its terms on its page" in said("toy")
+    hub.failing = {"GET /api/models": 503}
+    assert "the hub cannot answer now" in said("toy", 75)
+
+
 def test_an_adapter_is_no_base(tmp_path: Path):
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(DopsdError, match="an adapter, which is no base"):
@@ -103,7 +123,8 @@ def test_profiles_of_block_causal_bases_fit_them(tmp_path: Path, monkeypatch):
 def test_check_names_what_does_not_fit_a_block_causal_base(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     save_hub(Path("models/toy"), "sdar")
-    write_params(model__path="models/toy", pretrain__tasks=[], matrix__methods=["d_opsd", "spg"])
+    changes = {"pretrain__tasks": [], "matrix__methods": ["d_opsd", "spg"]}
+    write_params(model__path="models/toy", **changes)
     assert main(["check"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
@@ -112,12 +133,8 @@ def test_check_names_what_does_not_fit_a_block_causal_base(tmp_path: Path, monke
     assert f"evaluate.protocols.greedy: {misfit}" in lines[1]
     assert "method.d_opsd.reveal_scope: future_blocks teaches nothing with this base" in lines[2]
     rewrite(Path("models/toy/config.json"), block_size=8)
-    write_params(
-        model__path="models/toy",
-        pretrain__tasks=[],
-        matrix__methods=["d_opsd", "spg"],
-        method__d_opsd__reveal_scope="all_masked",
-    )
+    changes |= {"method__d_opsd__reveal_scope": "all_masked"}
+    write_params(model__path="models/toy", **changes)
     assert main(["check"]) == 0
 
 
@@ -139,26 +156,3 @@ def test_a_name_on_the_hub_is_inspected_by_headers_alone(hub: Hub, tmp_path: Pat
     assert not any(name in line for line in fetched for name in (".py", "README"))
     weights = [line for line in fetched if line.endswith(".safetensors")]
     assert len(weights) == len(set(weights)) == len(list(tmp_path.glob("*.safetensors")))
-
-
-def test_faults_of_a_name_on_the_hub_are_named(hub: Hub, tmp_path: Path, capsys):
-    save_hub(tmp_path, "sdar")
-    rewrite(tmp_path / "config.json", num_hidden_layers=3)
-    on_the_hub(hub, tmp_path)
-    assert main(["inspect", "someone/toy"]) == 2
-    assert "dopsd: someone/toy: 11 tensors missing: model.layers.2." in capsys.readouterr().err
-    for path in tmp_path.glob("*.safetensors*"):
-        path.unlink()
-    on_the_hub(hub, tmp_path, **{"pytorch_model.bin": b"pickle"})
-    assert main(["inspect", "someone/toy"]) == 2
-    err = capsys.readouterr().err
-    assert "someone/toy: only pytorch_model.bin, and pickle files are not loaded" in err
-    assert main(["inspect", "someone/other"]) == 2
-    err = capsys.readouterr().err
-    assert "inspect: someone/other: 404 (Repository not found): no folder and no repository" in err
-    hub.failing = {"GET /api/models": 403}
-    assert main(["inspect", "someone/toy"]) == 2
-    assert "it asks for consent; accept its terms on its page" in capsys.readouterr().err
-    hub.failing = {"GET /api/models": 503}
-    assert main(["inspect", "someone/toy"]) == 75
-    assert "the hub cannot answer now; run the same command later" in capsys.readouterr().err

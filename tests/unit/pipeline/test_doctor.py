@@ -32,12 +32,8 @@ def params(**changes: object) -> Params:
 
 def test_the_embedded_default_is_ready_here(project, capsys):
     assert main(["doctor"]) == 0
-    screen = capsys.readouterr().out
-    assert (
-        "torch" in screen
-        and "NO" not in screen.split()
-        and "name local files" in " ".join(screen.split())
-    )
+    screen = capsys.readouterr().out.split()
+    assert "torch" in screen and "NO" not in screen and "name local files" in " ".join(screen)
 
 
 def test_what_is_missing_is_named_and_the_status_is_one(tmp_path, monkeypatch, capsys):
@@ -58,13 +54,18 @@ def test_a_mistake_in_params_yaml_is_a_row_of_the_table(project, capsys):
     assert "not ready: params" in told.err and "torch" in told.out
 
 
-def test_a_package_that_is_not_there_matters_by_what_it_is_for(monkeypatch):
-    def gone(name: str) -> str:
+def test_a_package_that_is_not_there_or_breaks_the_platform_matters_by_what_it_is_for(monkeypatch):
+    def version(name: str) -> str:
+        if name == "fastapi":
+            return "0.165.0"
         raise machine.PackageNotFoundError(name)
 
-    monkeypatch.setattr(machine, "version", gone)
-    found = {f.name: f.is_fit for f in machine.packages(params())}
-    assert found["torch"] is False and found["prefect"] is None
+    monkeypatch.setattr(machine, "version", version)
+    found = {f.name: f for f in machine.packages(params())}
+    assert found["torch"].is_fit is False and found["prefect"].is_fit is None
+    fastapi = found["fastapi"]
+    assert fastapi.is_fit is False and fastapi.message == "0.165.0"
+    assert "needs <0.151,>=0.139" in fastapi.advice
 
 
 def test_too_little_disk_and_a_kernel_that_cannot_run_are_reported(monkeypatch):
@@ -78,32 +79,21 @@ def test_too_little_disk_and_a_kernel_that_cannot_run_are_reported(monkeypatch):
     found = next(machine.disk(whole))
     assert found.message == "1 GB free; for 1 missing run about 34 GB" and not found.is_fit
     monkeypatch.setattr(machine, "find_spec", lambda name: None)
-    asked = params(
-        model__attention="flash_attention_2", model__dtype="bfloat16", model__kernels="liger"
-    )
-    assert {f.name: f.is_fit for f in machine.kernels(asked)} == {
-        "attention": False,
-        "kernels": False,
-    }
+    kernels = {"model__attention": "flash_attention_2", "model__kernels": "liger"}
+    found = machine.kernels(params(model__dtype="bfloat16", **kernels))
+    assert {f.name: f.is_fit for f in found} == {"attention": False, "kernels": False}
 
 
-def test_a_version_that_breaks_the_platform_is_seen(monkeypatch):
-    monkeypatch.setattr(machine, "version", lambda name: "0.165.0" if name == "fastapi" else "9.9")
-    (found,) = (finding for finding in machine.packages(params()) if finding.name == "fastapi")
-    assert (found.is_fit, found.message) == (
-        False,
-        "0.165.0",
-    ) and "needs <0.151,>=0.139" in found.advice
+class Quiet(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 def test_a_taken_port_and_a_server_that_answers_are_seen(monkeypatch):
-    class Healthy(http.server.BaseHTTPRequestHandler):
+    class Healthy(Quiet):
         def do_GET(self) -> None:
             self.send_response(200 if self.path == "/health" else 404)
             self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
 
     with http.server.HTTPServer(("127.0.0.1", 0), Healthy) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -113,9 +103,8 @@ def test_a_taken_port_and_a_server_that_answers_are_seen(monkeypatch):
         assert (ours.is_fit, ours.message) == (True, f"MLflow answers on 127.0.0.1:{port}")
         used = f"another program uses 127.0.0.1:{port}"
         assert (foreign.is_fit, foreign.message) == (None, used)
-        assert next(
-            services.tracking_server(params(tracking__uri=f"http://127.0.0.1:{port}"))
-        ).is_fit
+        asked = params(tracking__uri=f"http://127.0.0.1:{port}")
+        assert next(services.tracking_server(asked)).is_fit
         server.shutdown()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -126,7 +115,7 @@ def test_a_taken_port_and_a_server_that_answers_are_seen(monkeypatch):
 def test_a_prefect_server_without_a_worker_or_unknown_to_the_shell_is_seen(monkeypatch, tmp_path):
     status = ["OFFLINE"]
 
-    class Prefect(http.server.BaseHTTPRequestHandler):
+    class Prefect(Quiet):
         def answer(self, body: object) -> None:
             self.send_response(200)
             self.end_headers()
@@ -136,14 +125,8 @@ def test_a_prefect_server_without_a_worker_or_unknown_to_the_shell_is_seen(monke
             self.answer(self.path == "/api/health")
 
         def do_POST(self) -> None:
-            self.answer(
-                [{"name": "w", "status": status[0]}]
-                if self.path.startswith("/api/work_pools/dopsd/workers")
-                else []
-            )
-
-        def log_message(self, *_: object) -> None:
-            pass
+            is_of_workers = self.path.startswith("/api/work_pools/dopsd/workers")
+            self.answer([{"name": "w", "status": status[0]}] if is_of_workers else [])
 
     monkeypatch.chdir(tmp_path)
     (silent,) = services.prefect_server(params())
@@ -154,10 +137,7 @@ def test_a_prefect_server_without_a_worker_or_unknown_to_the_shell_is_seen(monke
     services.SOURCED.parent.mkdir(parents=True)
     services.SOURCED.touch()
     (silent,) = services.prefect_server(params())
-    assert (
-        "`source work/services/env` sets PREFECT_API_URL to the server of `make up`"
-        in silent.advice
-    )
+    assert "`source work/services/env` sets PREFECT_API_URL" in silent.advice
     with http.server.HTTPServer(("127.0.0.1", 0), Prefect) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{server.server_address[1]}/api")
@@ -165,14 +145,11 @@ def test_a_prefect_server_without_a_worker_or_unknown_to_the_shell_is_seen(monke
         status[0] = "ONLINE"
         assert [f.is_fit for f in services.prefect_server(params())] == [True, True]
         monkeypatch.delenv("PREFECT_API_URL")
-        (services.SOURCED.parent / "services.json").write_text(
-            json.dumps({"prefect": {"port": server.server_address[1]}})
-        )
+        started = {"prefect": {"port": server.server_address[1]}}
+        (services.SOURCED.parent / "services.json").write_text(json.dumps(started))
         named, _ = services.prefect_server(params())
-        assert (
-            named.is_fit is None
-            and "`prefect` uses port 4200: `source work/services/env`" in named.advice
-        )
+        assert named.is_fit is None
+        assert "`prefect` uses port 4200: `source work/services/env`" in named.advice
         server.shutdown()
 
 
@@ -202,11 +179,8 @@ def test_a_commit_that_git_does_not_tell_is_said_by_train_and_doctor(
     for name, value in broken.items():
         monkeypatch.setenv(name, value)
     (finding,) = machine.commit(params())
-    assert (
-        finding.is_fit is None
-        and finding.message.startswith(told.partition(", so")[0])
-        and "not recorded" in finding.advice
-    )
+    assert finding.is_fit is None and "not recorded" in finding.advice
+    assert finding.message.startswith(told.partition(", so")[0])
     write_params(train__updates=1)
     assert main(["train"]) == 0
     said = capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from conftest import write_params
 from dopsd.config.loading import load_params
 from dopsd.pipeline.run import local as local_run
 from dopsd.pipeline.run.local import Command, LocalRun
-from dopsd.pipeline.run.view import Display, newest_accuracy
+from dopsd.pipeline.run.view import Display
 
 
 @pytest.fixture
@@ -38,28 +37,13 @@ def test_a_look_reads_what_the_command_has_written_since_the_last_one(folder):
 def test_a_stage_that_ran_stays_done_when_a_later_part_finds_it_unchanged(folder):
     write_params()
     run, command = LocalRun(load_params()), Command("repro")
-    unchanged = "Stage '{}' didn't change, skipping\n"
-    command.path.write_text(
-        "Running stage 'prepare@sudoku':\n"
-        + unchanged.format("pretrain@sudoku")
-        + unchanged.format("prepare@sudoku")
-    )
+    said = "Running stage 'prepare@sudoku':\n"
+    for name in ("pretrain", "prepare"):
+        said += f"Stage '{name}@sudoku' didn't change, skipping\n"
+    command.path.write_text(said)
     run._read(command)
     states = {name: stage.state for name, stage in run.stages.items()}
     assert states["prepare sudoku"] == "done" and states["pretrain sudoku"] == "up to date"
-
-
-def test_evaluations_of_earlier_runs_are_not_opened(folder, monkeypatch):
-    Path("work/eval").mkdir(parents=True)
-    report = {"accuracy": 0.5, "interval": [0.4, 0.6], "n": 9, "split": "validation"}
-    for name, changed in (("old", 50), ("older", 40), ("new", 90)):
-        path = Path(f"work/eval/{name}.json")
-        path.write_text(json.dumps({"value": report}))
-        os.utime(path, (changed, changed))
-    opened, read = [], Path.read_text
-    monkeypatch.setattr(Path, "read_text", lambda path, **_: opened.append(path.stem) or read(path))
-    assert newest_accuracy("validation", 60) == "50.0% [40.0, 60.0] on 9 problems"
-    assert newest_accuracy("test", 60) == "" and opened == ["new", "new"]
 
 
 def test_the_command_ends_with_a_view_that_fails(folder, monkeypatch):

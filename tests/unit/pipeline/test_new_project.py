@@ -20,11 +20,6 @@ def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def status() -> str:
-    words = [sys.executable, "-m", "dvc", "status", "--json"]
-    return subprocess.run(words, cwd="mine", capture_output=True, text=True, check=True).stdout
-
-
 def git(*words: str) -> str:
     return subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout
 
@@ -39,41 +34,41 @@ def test_a_new_project_has_the_shipped_files_and_its_base_counts_as_made(capsys)
     assert by_default["train"] == {"profile": "params.yaml as it stands"}  # a profile overwrites it
     assert Path("mine/flows/train.py").is_file() and Path("mine/.git").is_dir()
     assert {p.name for p in Path("mine").rglob("*") if p.name == "__pycache__"} == set()
-    pretrain = yaml.safe_load(status())["pretrain@sudoku"]
+    words = [sys.executable, "-m", "dvc", "status", "--json"]
+    found = subprocess.run(words, cwd="mine", capture_output=True, check=True).stdout
+    pretrain = yaml.safe_load(found)["pretrain@sudoku"]
     assert pretrain == [{"changed deps": {"data/sudoku/train.jsonl": "deleted"}}]
 
 
-def test_a_project_in_a_repository_belongs_to_it_and_takes_a_profile(capsys):
-    subprocess.run(["git", "init", "-q"], check=True)
-    Path("mine").mkdir()
-    assert main(["init", "mine", "--profile", "llada-8b-gsm8k"]) == 0
-    assert not Path("mine/.git").exists() and Path("mine/.dvc/config").is_file()
-    assert yaml.safe_load(Path("mine/params.yaml").read_text())["matrix"]["tasks"] == ["gsm8k"]
-
-
 @pytest.mark.parametrize("folder", [".", "below/this"])
-def test_nothing_is_staged_in_the_repository_around_a_project(monkeypatch, folder):
+def test_a_project_in_a_repository_belongs_to_it_takes_a_profile_and_stages_nothing(
+    monkeypatch, folder
+):
     git("init", "-q")
     Path("below/this").mkdir(parents=True)
     monkeypatch.chdir(folder)
     Path("other").touch()
     git("add", "other")
-    assert main(["init", "mine"]) == 0
-    assert git("diff", "--cached", "--name-only").split()[-1].endswith("other")
-    assert len(git("diff", "--cached", "--name-only").split()) == 1
+    Path("mine").mkdir()
+    assert main(["init", "mine", "--profile", "llada-8b-gsm8k"]) == 0
+    assert not Path("mine/.git").exists() and Path("mine/.dvc/config").is_file()
+    assert yaml.safe_load(Path("mine/params.yaml").read_text())["matrix"]["tasks"] == ["gsm8k"]
+    (staged,) = git("diff", "--cached", "--name-only").split()
+    assert staged.endswith("other")
     git("add", "mine")
     assert "mine/.dvc/config" in git("diff", "--cached", "--name-only")
 
 
-@pytest.mark.parametrize("autocrlf", ["true", "input", "false"])
-def test_a_clone_has_the_bytes_whatever_git_does_with_line_ends(autocrlf, monkeypatch, capsys):
+def test_a_clone_has_the_bytes_whatever_git_does_with_line_ends(monkeypatch, capsys):
     assert main(["init", "mine"]) == 0
     monkeypatch.chdir("mine")
     git("add", "-A")
     git("-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "x")
-    git("-c", f"core.autocrlf={autocrlf}", "clone", "-q", ".", "../clone")
-    for name in filter(os.path.isfile, git("ls-files").splitlines()):
-        assert Path("../clone", name).read_bytes() == Path(name).read_bytes(), name
+    names = [*filter(os.path.isfile, git("ls-files").splitlines())]
+    for autocrlf in ("true", "input", "false"):
+        git("-c", f"core.autocrlf={autocrlf}", "clone", "-q", ".", f"../{autocrlf}")
+        for name in names:
+            assert Path("..", autocrlf, name).read_bytes() == Path(name).read_bytes(), name
     config = Path("base/sudoku/config.json")
     config.write_bytes(config.read_bytes().replace(b"\n", b"\r\n"))  # of an older project
     assert main(["check"]) == 2

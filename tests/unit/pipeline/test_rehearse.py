@@ -28,14 +28,16 @@ from dopsd.pipeline.toy import build_toy
 FOLDER = Path("work/rehearse/llada-8b-gsm8k")
 
 
-def rows(path: Path, first: int, count: int) -> Path:
-    made = [
-        {"question": f"What is {n} + {n}?", "answer": f"{n} + {n} = {2 * n}\n#### {2 * n}"}
-        for n in range(first, first + count)
-    ]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in made))
-    return path
+def words_of(family: str) -> list[str]:
+    """The words of a rehearsal with problems in files, which are written."""
+    words = ["rehearse", "--profile", f"{family}-gsm8k", "--set", "data.gsm8k.validation=5"]
+    Path("data/external").mkdir(parents=True)
+    for name, numbers in (("train", range(12)), ("test", range(100, 106))):
+        made = [{"question": f"{n} + {n}?", "answer": f"#### {2 * n}"} for n in numbers]
+        path = Path(f"data/external/{name}.jsonl")
+        path.write_text("".join(json.dumps(row) + "\n" for row in made))
+        words += ["--set", f"data.gsm8k.{name}.path={path}"]
+    return words
 
 
 @pytest.mark.parametrize("family", profiles.families())
@@ -64,42 +66,24 @@ def test_a_base_of_unknown_size_is_rehearsed_without_an_estimate(monkeypatch, tm
 @pytest.mark.parametrize("family", ["sdar-1.7b", "a2d-0.6b", "llada2-mini"])
 def test_a_base_of_another_kind_is_rehearsed(family: str, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    changes = [f"data.gsm8k.{name}.path=data/external/{name}.jsonl" for name in ("train", "test")]
-    rows(Path("data/external/train.jsonl"), 0, 12)
-    rows(Path("data/external/test.jsonl"), 100, 6)
-    words = [word for change in (*changes, "data.gsm8k.validation=5") for word in ("--set", change)]
-    assert main(["rehearse", "--profile", f"{family}-gsm8k", *words]) == 0
+    assert main(words_of(family)) == 0
 
 
 @pytest.mark.full
 def test_every_stage_of_a_profile_runs_and_its_cost_is_notified(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    rows(Path("data/external/train.jsonl"), 0, 12)
-    rows(Path("data/external/test.jsonl"), 100, 6)
-    files = [f"{name}.path=data/external/{name}.jsonl" for name in ("train", "test")]
-    changes = (*files, "validation=5")
-    words = [word for change in changes for word in ("--set", f"data.gsm8k.{change}")]
-    assert main(["rehearse", "--profile", "llada-8b-gsm8k", "--hardware", "4x80gb", *words]) == 0
+    assert main([*words_of("llada-8b"), "--hardware", "4x80gb"]) == 0
     out, err = capfd.readouterr()
     assert "2 processes" in err and "every stage ran" in err and "Traceback" not in err
     assert "memory of each process: about" in out and "4 x h100-80gb: about" in out
-    log = [
-        json.loads(line)
-        for line in next((FOLDER / "work").glob("train-*/log.jsonl")).read_text().splitlines()
-    ]
-    assert (
-        [row["update"] for row in log] == [1, 2]
-        and log[0]["count/trajectories"] == 2
-        and log[0]["loss"] != 0.0
-    )
-    tested = json.loads((FOLDER / "runs/gsm8k/d_opsd/0/test/paired.json").read_text())
-    assert (
-        tested["protocols"].keys() == {"256", "512"}
-        and tested["protocols"]["256"]["base"]["n"] == 4
-    )
-    assert (
-        len(list((FOLDER / "work/eval").glob("*/answers.1.jsonl"))) > 0
-    )  # the second process took its share
+    (text,) = (path.read_text() for path in (FOLDER / "work").glob("train-*/log.jsonl"))
+    log = [json.loads(line) for line in text.splitlines()]
+    assert [row["update"] for row in log] == [1, 2]
+    assert log[0]["count/trajectories"] == 2 and log[0]["loss"] != 0.0
+    path = FOLDER / "runs/gsm8k/d_opsd/0/test/paired.json"
+    tested = json.loads(path.read_text())["protocols"]
+    assert tested.keys() == {"256", "512"} and tested["256"]["base"]["n"] == 4
+    assert list((FOLDER / "work/eval").glob("*/answers.1.jsonl"))  # of the second process
 
 
 def test_the_cost_of_the_real_run_is_printed_before_any_stage(tmp_path, monkeypatch, capsys):
@@ -118,31 +102,22 @@ def test_the_cost_of_the_real_run_is_printed_before_any_stage(tmp_path, monkeypa
 @pytest.mark.full
 def test_a_mistake_ends_the_rehearsal_where_the_real_run_would_end(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    rows(Path("data/external/train.jsonl"), 0, 12)
+    words = words_of("llada-8b")
     Path("data/external/test.jsonl").write_text('{"question": "What?", "answer": "none"}\n')
-    words = [
-        "--set",
-        "data.gsm8k.train.path=data/external/train.jsonl",
-        "--set",
-        "data.gsm8k.test.path=data/external/test.jsonl",
-    ]
-    assert main(["rehearse", "--profile", "llada-8b-gsm8k", *words]) == 2
+    assert main(words) == 2
     err = capfd.readouterr().err
     assert "test.jsonl:1: expected an answer that ends in `#### number`" in err
     assert "rehearse: prepare failed, as in the real run" in err and "Traceback" not in err
 
 
 def test_several_processes_end_with_the_status_and_line_of_the_one_that_failed(tmp_path):
-    (tmp_path / "params.yaml").write_text(
-        (ROOT / "params.yaml").read_text().replace("processes: 1", "processes: 2")
-    )
+    text = (ROOT / "params.yaml").read_text().replace("processes: 1", "processes: 2")
+    (tmp_path / "params.yaml").write_text(text)
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "dopsd", "train"]
     found = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert found.returncode == 2
-    assert (
-        "data/sudoku/train.jsonl: no such file" in found.stderr and "Traceback" not in found.stderr
-    )
+    assert found.returncode == 2 and "Traceback" not in found.stderr
+    assert "data/sudoku/train.jsonl: no such file" in found.stderr
 
 
 @pytest.mark.full
@@ -157,8 +132,7 @@ def test_processes_that_end_well_have_status_zero(tmp_path):
 def begin(folder: Path, *stages: str) -> subprocess.Popen[str]:
     """A rehearsal of some stages."""
     code = (
-        "from dopsd.cli import main; from dopsd.pipeline import rehearse; rehearse.STAGES ="
-        f" {stages}; "
+        f"from dopsd.cli import main; from dopsd.pipeline import rehearse as r; r.STAGES={stages};"
     )
     code += "raise SystemExit(main.main(['rehearse', '--profile', 'embedded']))"
     env = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -203,25 +177,20 @@ def test_no_stage_outlives_its_rehearsal(tmp_path, number, code):
     _, errors = rehearsal.communicate()  # ends when the stage, too, has closed its end of the pipe
     assert rehearsal.returncode == code and "Traceback" not in errors
     assert psutil.wait_procs(stages, timeout=300)[1] == []
-    assert not (
-        tmp_path / "work/rehearse/embedded/runs/sudoku/base.json"
-    ).exists()  # it was stopped, not finished
+    # it was stopped, not finished
+    assert not (tmp_path / "work/rehearse/embedded/runs/sudoku/base.json").exists()
 
 
 def test_no_error_names_none_as_a_file(monkeypatch, capsys):
-    gone, two_files = (
-        FileNotFoundError(2, "No such file or directory"),
-        OSError(5, "Input error", "a", 0, "b"),
-    )
-    raised = [gone, OSError("it is broken"), two_files]
-    for error in raised:
-        monkeypatch.setattr(
-            "dopsd.cli.main.dispatch", lambda *_, error=error: (_ for _ in ()).throw(error)
-        )
+    errors = [FileNotFoundError(2, "No such file"), OSError("it is broken")]
+    errors += [OSError(5, "Input error", "a", 0, "b")]  # of two files
+
+    def fail(*_: object) -> None:
+        raise errors.pop(0)
+
+    monkeypatch.setattr("dopsd.cli.main.dispatch", fail)
+    while errors:
         main(["check"])
     said = capsys.readouterr().err.splitlines()
-    assert (
-        "None" not in "".join(said)
-        and "it is broken; " in said[1]
-        and "Input error: a: b; " in said[2]
-    )
+    assert "None" not in "".join(said)
+    assert "it is broken; " in said[1] and "Input error: a: b; " in said[2]

@@ -111,12 +111,8 @@ def test_progress_lines_come_at_most_every_ten_seconds(monkeypatch):
 def test_the_stages_of_a_run_follow_from_its_settings(project):
     write_params(matrix__seeds=[0, 1], tracking__enabled=True)
     names = expected_stages(load_params())
-    assert names[:4] == [
-        "prepare sudoku",
-        "pretrain sudoku",
-        "base sudoku",
-        "train sudoku/d_opsd/0",
-    ]
+    first = [f"{name} sudoku" for name in ("prepare", "pretrain", "base")]
+    assert names[:4] == [*first, "train sudoku/d_opsd/0"]
     assert names[7:9] == ["report sudoku/d_opsd/0", "train sudoku/d_opsd/1"]
     assert len(names) == 3 + 2 * 5 + 1 and names[-1] == "publish"
 
@@ -136,16 +132,12 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def test_progress_and_accuracy_of_an_earlier_run_are_not_shown(folder):
+def test_progress_and_accuracy_of_an_earlier_run_are_not_shown(folder, monkeypatch):
     Path("work/eval").mkdir(parents=True)
     state = Path("work/train.json")
     state.write_text(json.dumps({"done": 3, "total": 12, "rate": 0.5, "steps": 2}))
     report = {"accuracy": 0.6123, "interval": [0.581, 0.6434], "n": 256}
-    for name, split, changed in (
-        ("a", "validation", 50),
-        ("b", "validation", 90),
-        ("c", "test", 99),
-    ):
+    for name, split, changed in (("a", "validation", 50), ("b", "validation", 90), ("c", "x", 99)):
         path = Path(f"work/eval/{name}.json")
         path.write_text(json.dumps({"value": report | {"split": split}, "digest": ""}))
         os.utime(path, (changed, changed))
@@ -155,8 +147,11 @@ def test_progress_and_accuracy_of_an_earlier_run_are_not_shown(folder):
     assert stage_progress("train", 0).text == "1 of 12, 0.10/s"  # a rate with the start-up
     os.utime(state, (100, 100))
     assert stage_progress("train", 101) is None and stage_progress("test", 0) is None
-    assert newest_accuracy("validation", 60) == "61.2% [58.1, 64.3] on 256 problems"
-    assert newest_accuracy("validation", 91) == ""
+    opened, read = [], Path.read_text
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", lambda path, **_: opened.append(path.stem) or read(path))
+        assert newest_accuracy("validation", 60) == "61.2% [58.1, 64.3] on 256 problems"
+        assert newest_accuracy("validation", 91) == "" and "a" not in opened
     Path("work/eval/d.json").write_text("{")  # written by another program, or cut off
     assert newest_accuracy("validation", 60) == "61.2% [58.1, 64.3] on 256 problems"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import html
 import json
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from cells import finished, trained_with
-from conftest import small_params, write_params
+from conftest import as_before, small_params, write_params
 from safetensors.torch import save
 
 from dopsd.analysis.figures import beginning
@@ -37,28 +38,35 @@ def sha256_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+@pytest.fixture(scope="module")
+def started_once(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with a trained run that started from step 4 of sft."""
+    folder = tmp_path_factory.mktemp("started") / "project"
+    shutil.copytree(prepared, folder)
+    with as_before(), contextlib.chdir(folder):
+        write_params(train__learning_rate=0.01)
+        for stage in ("train", "evaluate"):
+            assert main([stage, "--method", "sft"]) == 0
+        shutil.copytree(SFT / "train/step-000004", SFT / "best")
+        write_params(train__start_from="sft")
+        assert main(["train"]) == 0
+    return folder
+
+
 @pytest.fixture
-def started(project: Path) -> Path:
-    """The folder of a trained run that started from step 4 of sft."""
-    write_params(train__learning_rate=0.01)
-    for stage in ("train", "evaluate"):
-        assert main([stage, "--method", "sft"]) == 0
-    shutil.copytree(SFT / "train/step-000004", SFT / "best")
-    write_params(train__start_from="sft")
-    assert main(["train"]) == 0
-    return RUN
+def started(started_once: Path, project: Path) -> None:
+    shutil.copytree(started_once, project, dirs_exist_ok=True)
 
 
 def test_the_curve_of_a_started_run_begins_at_its_start(started, monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        evaluate.Evaluator,
-        "_evaluate",
-        lambda self, adapter, *rest, kept=evaluate.Evaluator._evaluate: (
-            asked.append(adapter),
-            kept(self, adapter, *rest),
-        ),
-    )
+    kept = evaluate.Evaluator._evaluate
+
+    def noting(self: evaluate.Evaluator, adapter: Path, *rest: object) -> object:
+        asked.append(adapter)
+        return kept(self, adapter, *rest)
+
+    monkeypatch.setattr(evaluate.Evaluator, "_evaluate", noting)
     assert main(["evaluate"]) == 0
     rows, before = read_table(RUN / "curve.csv"), read_table(SFT / "curve.csv")
     assert [row["update"] for row in rows] == [0, 2, 4]
@@ -74,9 +82,8 @@ def test_the_curve_of_a_started_run_begins_at_its_start(started, monkeypatch):
 
 
 def test_a_start_that_is_no_longer_there_has_no_row(started, capsys):
-    shutil.copyfile(
-        SFT / "train/step-000002/adapter_model.safetensors", SFT / "best/adapter_model.safetensors"
-    )
+    weights = "adapter_model.safetensors"
+    shutil.copyfile(SFT / "train/step-000002" / weights, SFT / "best" / weights)
     assert main(["evaluate"]) == 0
     assert [row["update"] for row in read_table(RUN / "curve.csv")] == [2, 4]
     assert "runs/sudoku/sft/0/best no longer holds the checkpoint" in capsys.readouterr().err

@@ -54,14 +54,8 @@ def begin(project: Path, rows: str = "", **section: object) -> None:
         ({"data__x": SECTION | {"answer_format": []}}, "data.x.answer_format: "),
         ({"data__x": SECTION | {"answer_format": {}}}, "data.x.answer_format: expected one key"),
         ({"data__x": SECTION | {"answer_format": [{}]}}, "data.x.answer_format.0: expected one"),
-        (
-            {"data__x": SECTION | {"answer_format": {"zz": 1}}},
-            "data.x.answer_format.zz: unknown key; there is boxed, tag, after, regex, text",
-        ),
-        (
-            {"data__x": SECTION | {"train": {"path": "../rows.csv"}}},
-            "data.x.train.path: ../rows.csv: expected a file in data/external/, which DVC watches",
-        ),
+        ({"data__x": SECTION | {"answer_format": {"zz": 1}}}, "data.x.answer_format.zz: unknown"),
+        ({"data__x": SECTION | {"train": {"path": "../r.csv"}}}, "data.x.train.path: ../r.csv: ex"),
         ({"data__x": SECTION | {"test": {"path": "rows.csv"}}}, "data.x.test.path: rows.csv: exp"),
         ({"data__gsm8k__test": {"path": "/x/r.jsonl"}}, "data.gsm8k.test.path: /x/r.jsonl: exp"),
         ({"data__gsm8k__prompt_file": "p.txt"}, "data.gsm8k.prompt_file: p.txt: expected a file"),
@@ -93,7 +87,9 @@ def test_a_fault_in_a_task_is_named_by_its_key(
     assert said in err and ("sudko" not in said or err.count("\n") == 1)
 
 
-def test_check_names_the_files_of_a_task_that_are_not_there(project: Path, capsys):
+def test_check_names_files_that_are_not_there_and_reads_the_names_of_the_columns(
+    project: Path, capsys
+):
     begin(project, verifier={"type": "command", "program": ["python", "data/external/s.py"]})
     (project / "data/external/rows.csv").unlink()
     for words in (["check"], ["task", "check", "sums"]):
@@ -101,9 +97,6 @@ def test_check_names_the_files_of_a_task_that_are_not_there(project: Path, capsy
         err = capsys.readouterr().err
         assert "data.sums.verifier.program.1: data/external/s.py: no such file (D106)" in err
         assert "data.sums.train.path: data/external/rows.csv: no such file" in err
-
-
-def test_check_reads_the_names_of_the_columns(project: Path, capsys):
     begin(project, question="frage")
     assert main(["check"]) == 2
     assert "rows.csv:2: no column frage, which data.sums.question names" in capsys.readouterr().err
@@ -122,12 +115,6 @@ def test_the_first_faulty_rows_are_named_and_the_others_counted(project: Path, c
     assert main(["prepare"]) == 2
     said = "data.sums: test 4 and validation 6 cannot be held out of 10 problems"
     assert said in capsys.readouterr().err
-
-
-def test_no_instructions_make_no_empty_file_of_which_dvc_warns(project: Path):
-    begin(project)
-    assert main(["prepare"]) == 0
-    assert (project / "data/sums/prompt.txt").read_text() == "\n"
 
 
 def test_a_base_that_scores_0_is_named_before_training():
@@ -152,6 +139,8 @@ def test_summary_shows_the_links_of_its_own_tasks(project: Path):
 def test_a_task_is_a_choice_of_every_command(project: Path, capsys):
     begin(project)
     assert main(["prepare"]) == 0
+    # without instructions, for DVC warns of an empty file
+    assert (project / "data/sums/prompt.txt").read_text() == "\n"
     assert main(["train", "--task", "nope"]) == 2
     assert "there is chains, countdown, gsm8k, math500, sudoku, sums" in capsys.readouterr().err
     row = {"question": "1+1=", "ground_truth": 2, "generation": "<answer>2</answer>"}
@@ -314,18 +303,14 @@ def test_a_pattern_as_answer_format_does_not_make_a_task_unfit(
 
 
 def test_a_program_gets_the_row_of_an_answer_in_a_file(project: Path, capsys):
-    begin(project, "a,1\nb,2\nc,2\nd,4\ne,5\n")
+    (project / "data/external").mkdir()
     (project / "data/external/s.py").write_text(
         "import json, sys\nfor line in sys.stdin:\n    r = json.loads(line)\n    score = float("
         "r['question'] == r['row']['question'] and r['answer'] == r['response'])\n"
         "    print(json.dumps({'id': r['id'], 'score': score}), flush=True)\n"
     )
     program = {"type": "command", "program": ["python", "data/external/s.py"]}
-    write_params(
-        data__sums=SECTION | {"verifier": program | {"columns": ["question"]}},
-        matrix__tasks=["sums"],
-        pretrain__tasks=[],
-    )
+    begin(project, "a,1\nb,2\nc,2\nd,4\ne,5\n", verifier=program | {"columns": ["question"]})
     row = {"answer": "1", "generation": "<answer>1</answer>", "correct": "true"}
     second = {"answer": "2", "generation": "<answer>2</answer>", "correct": "true"}
     for rows, status, said in (
@@ -340,47 +325,37 @@ def test_a_program_gets_the_row_of_an_answer_in_a_file(project: Path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("section", "rows", "said"),
+    ("verifier", "rows", "said"),
     [
+        ({"type": "regex", "pattern": r"\d"}, "", "1 of 10 own answers do not get full marks"),
+        ({"type": "regex", "pattern": ".*"}, "", "does not tell right from wrong"),
+        ({"type": "number"}, f"{'x' * 300},1\n2,2\n3,3\n4,4\n5,5\n", "exceed the model's 256 tok"),
+        ({"type": "exact"}, "1,éé1\n2,éé2\n3,éé3\n4,éé4\n5,éé5\n", "characters without a token"),
         (
-            {"verifier": {"type": "regex", "pattern": r"\d"}},
-            "",
-            "1 of 10 own answers do not get full marks",
-        ),
-        ({"verifier": {"type": "regex", "pattern": ".*"}}, "", "does not tell right from wrong"),
-        ({}, f"{'x' * 300},1\nb,2\nc,3\nd,4\ne,5\nf,6\n", "exceed the model's 256 tokens"),
-        (
-            {"verifier": {"type": "exact"}},
-            "".join(f"q{n},{'é' * 5}{n}\n" for n in range(6)),
-            "characters without a token",
-        ),
-        (
-            {"verifier": {"type": "exact"}},
+            {"type": "exact"},
             "".join(f"q{n},{'y' * 50}{n}\n" for n in range(6)),
             "do not fit in sampling.gen_length 40",
         ),
     ],
 )
-def test_a_task_that_cannot_be_trained_says_why(project: Path, capsys, section, rows, said):
-    begin(project, rows, **section)
+def test_a_task_that_cannot_be_trained_says_why(project: Path, capsys, verifier, rows, said):
+    begin(project, rows, verifier=verifier)
     assert main(["task", "check", "sums"]) == 2
     captured = capsys.readouterr()
     assert said in captured.err and "fit;" not in captured.out
 
 
-def test_characters_of_a_prompt_that_the_model_does_not_see_are_named(project: Path, capsys):
-    begin(project, rows="".join(f"Gr\u00f6\u00dfe {n}?,{n}\n" for n in range(10)))
-    assert main(["task", "check", "sums"]) == 0
-    said = "10 of 10 prompts have characters without a token, such as data/external/rows.csv:2"
-    assert f"{said} (\u00df \u00f6)" in capsys.readouterr().out
-
-
-def test_rows_with_the_text_of_special_tokens_are_counted(project: Path, capsys):
+def test_prompts_with_special_tokens_or_characters_without_a_token_are_counted(
+    project: Path, capsys
+):
     rows = "".join(f"<|user|>{n}<|endoftext|>,{n}\n" for n in range(3))
-    begin(project, rows=f"{rows}1+1=?,2\n2+2=?,4\n3+3=?,6\n")
+    begin(project, rows=f"{rows}Gr\u00f6\u00dfe 1?,2\n2+2=?,4\n3+3=?,6\n")
     assert main(["task", "check", "sums"]) == 0
+    out = capsys.readouterr().out
     said = "3 of 6 rows have the text of a special token, such as data/external/rows.csv:2 (<|us"
-    assert said in capsys.readouterr().out
+    assert said in out
+    said = "1 of 6 prompts have characters without a token, such as data/external/rows.csv:5"
+    assert f"{said} (\u00df \u00f6)" in out
 
 
 def test_an_unknown_task_lists_those_of_the_file(project: Path, capsys):
