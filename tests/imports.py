@@ -24,6 +24,7 @@ def _file(module: str) -> Path | None:
     return Path(spec.origin) if spec and spec.origin else None
 
 
+@cache
 def _source(module: str) -> Path:
     path = _file(module)
     if path is None:
@@ -31,9 +32,10 @@ def _source(module: str) -> Path:
     return path
 
 
+@cache
 def imported(
     path: Path, with_types: bool = False, packages: tuple[str, ...] = ("dopsd",)
-) -> set[str]:
+) -> frozenset[str]:
     """Return the modules of these packages that a file imports, anywhere in it.
 
     Args:
@@ -43,7 +45,7 @@ def imported(
     """
     names = _imports(path.read_text(encoding="utf-8"), with_types)
     in_packages = {name for name in names if name.partition(".")[0] in packages and "." in name}
-    return {name for name in in_packages if _is_module(name)}
+    return frozenset(name for name in in_packages if _is_module(name))
 
 
 @cache

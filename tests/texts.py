@@ -119,9 +119,7 @@ def judged(task: Task) -> Iterator[tuple[dict[str, Any], Score]]:
         )
 
 
-def published_mean(
-    task: Task, as_parsed: Callable[[str | None], Any] = lambda answer: answer
-) -> float:
+def published_mean(task: Task, as_parsed: Callable[[str | None], Any]) -> float:
     """Mean score in % over the published generations, each of which must have the published answer
     and score.
     """

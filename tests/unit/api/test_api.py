@@ -37,19 +37,23 @@ def policy(run):
     return dopsd.load_policy(run.model.path, dopsd.AdapterConfig(r=4, alpha=4, dropout=0.0))
 
 
-def test_import_dopsd_is_light_and_a_core_install_samples():
-    """A process without the packages of the extras, on the toy base."""
+def test_dopsd_and_its_command_line_are_light_and_a_core_install_samples():
+    """A process without the packages of the extras, as on a bare GPU machine, on the toy base."""
     code = f"""
 import sys
 import dopsd
 assert not {{"torch", "pydantic", "transformers"}} & set(sys.modules)
+import dopsd.cli.main
+from dopsd.config import profiles
+profiles.resolve("llada-8b-gsm8k")
+assert not {{"torch", "peft", "mlflow", "transformers"}} & set(sys.modules)
 for name in {sorted(EXTRAS)}:
     sys.modules[name] = None
 run = dopsd.run_settings("embedded")
 policy = dopsd.load_policy({str(TOY / "base" / "sudoku")!r}, run.train.lora)
 (rollout,) = dopsd.sample(policy, ["{PUZZLE}"], run)
 dopsd.d_opsd_loss(policy, [rollout], run).total.backward()
-import dopsd.training.train
+import dopsd.pipeline.stages.train
 print(len(rollout.completion_ids))
 """
     command = [sys.executable, "-c", code]

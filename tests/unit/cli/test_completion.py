@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
 from dopsd.cli.main import main
 from dopsd.cli.parser import commands
@@ -28,68 +25,34 @@ done
 """
 
 
-@pytest.fixture(scope="module")
-def script() -> str:
-    words = [sys.executable, "-m", "dopsd", "--print-completion", "bash"]
-    return subprocess.run(
-        words,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-
-
-def completed(script: str, folder: Path, *lines: str) -> list[list[str]]:
-    """What a real bash offers at the end of each line, sorted."""
-    (folder / "completion.bash").write_text(script)
-    ended = subprocess.run(
-        ["bash", "--norc", "-c", COMPLETE, "bash", *lines],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [sorted(shlex.split(line)) for line in ended.stdout.splitlines()]
+def script(shell: str, capsys: pytest.CaptureFixture) -> str:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--print-completion", shell])
+    return capsys.readouterr().out
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_bash_completes_commands_options_values_and_files(script: str, tmp_path: Path):
+def test_bash_completes_commands_options_values_and_files(tmp_path: Path, capsys):
     (tmp_path / "params_of_mine.yaml").touch()
     (tmp_path / "params_folder").mkdir()
-    offered = completed(
-        script,
-        tmp_path,
-        "dopsd sum",
-        "dopsd --ver",
-        "dopsd train --me",
-        "dopsd train --method d_",
-        "dopsd score --scoring ",
-        "dopsd params --profile emb",
-        "dopsd check --params params_of",
-        "dopsd export --adapter params_",
-    )
-    assert offered == [
-        ["summary"],
-        ["--version"],
-        ["--method"],
-        ["d_opsd"],
-        ["published", "strict"],
-        ["embedded"],
-        ["params_of_mine.yaml"],
-        ["params_folder"],
-    ]
+    (tmp_path / "completion.bash").write_text(script("bash", capsys))
+    wanted = {
+        "dopsd sum": ["summary"],
+        "dopsd --ver": ["--version"],
+        "dopsd train --me": ["--method"],
+        "dopsd train --method d_": ["d_opsd"],
+        "dopsd score --scoring ": ["published", "strict"],
+        "dopsd params --profile emb": ["embedded"],
+        "dopsd check --params params_of": ["params_of_mine.yaml"],
+        "dopsd export --adapter params_": ["params_folder"],
+    }
+    words = ["bash", "--norc", "-c", COMPLETE, "bash", "dopsd ", *wanted]
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    every, *offered = [sorted(shlex.split(line)) for line in ended.stdout.splitlines()]
+    assert offered == [*wanted.values()]
+    assert set(commands()) <= set(every) and "follow" not in every
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_bash_offers_every_command_and_no_hidden_one(script: str, tmp_path: Path):
-    (offered,) = completed(script, tmp_path, "dopsd ")
-    assert set(commands()) <= set(offered) and "follow" not in offered
-
-
-@pytest.mark.parametrize(("shell", "mark"), [("zsh", "#compdef dopsd"), ("tcsh", "complete dopsd")])
-def test_other_shells_get_a_script_too(shell: str, mark: str, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["--print-completion", shell])
-    assert ended.value.code == 0
-    assert mark in capsys.readouterr().out
+def test_other_shells_get_a_script_too(capsys):
+    assert "#compdef dopsd" in script("zsh", capsys)
+    assert "complete dopsd" in script("tcsh", capsys)

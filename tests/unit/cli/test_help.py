@@ -49,4 +49,4 @@ def test_every_option_has_a_help_text():
     for name, parser in commands().items():
         if name not in HIDDEN:
             silent = [a.dest for a in parser._actions if not a.help and a.dest != "words"]
-            assert not silent, f"{name}: {silent}"
+            assert not silent and parser.format_help(), f"{name}: {silent}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dopsd.cli.main import main
@@ -10,45 +12,27 @@ from dopsd.cli.main import main
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (
-            "sumary",
-            "dopsd: sumary: unknown command; did you mean summary? see `dopsd --help`",
-        ),
-        ("xyz", "dopsd: xyz: unknown command; see `dopsd --help`"),
-        (
-            "--verson",
-            "dopsd: --verson: unknown option; did you mean --version? see `dopsd --help`",
-        ),
-        (  # before the option that is missing because of it
-            "score --tsk gsm8k a.jsonl",
-            "dopsd score: --tsk: unknown option; did you mean --task? see `dopsd score --help`",
-        ),
-        (
-            "evaluate --protcol=published",
-            "dopsd evaluate: --protcol: unknown option; did you mean --protocol?"
-            " see `dopsd evaluate --help`",
-        ),
+        ("sumary", "sumary: unknown command; did you mean summary?"),
+        ("xyz", "xyz: unknown command;"),
+        ("--verson", "--verson: unknown option; did you mean --version?"),
+        # before the option that is missing because of it
+        ("score --tsk gsm8k a.jsonl", "--tsk: unknown option; did you mean --task?"),
+        ("evaluate --protcol=published", "--protcol: unknown option; did you mean --protocol?"),
         (
             "score --task gsm8k --scoring strct a.jsonl",
-            "dopsd score: --scoring strct: unknown; there is published, strict;"
-            " did you mean strict? see `dopsd score --help`",
+            "--scoring strct: unknown; there is published, strict; did you mean strict?",
         ),
-        (
-            "summary now",
-            "dopsd summary: now: too many arguments; see `dopsd summary --help`",
-        ),
-        (
-            "train --seed x",
-            "dopsd train: argument --seed: expected a whole number from 0 to 9223372036854775807,"
-            " found 'x'; see `dopsd train --help`",
-        ),
+        ("summary now", "now: too many arguments;"),
+        ("train --seed x", f"--seed: expected a whole number from 0 to {2**63 - 1}, found 'x';"),
     ],
 )
 def test_a_mistyped_word_is_one_line_that_suggests_the_right_one(words: str, line: str, capsys):
     with pytest.raises(SystemExit) as ended:
         main(words.split())
     assert ended.value.code == 2
-    assert capsys.readouterr().err == f"{line} (D201)\n"
+    prog = " ".join(["dopsd", *re.findall(r"^\w+(?= )", words)])
+    said = capsys.readouterr().err.replace("argument ", "")
+    assert said == f"{prog}: {line} see `{prog} --help` (D201)\n"
 
 
 def test_values_that_look_like_options_are_values(capsys):

@@ -8,16 +8,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 from conftest import ROOT, small_params, write_params
 
 from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.cli.main import build_parser, main
+from dopsd.cli.main import main
 from dopsd.config.loading import checked, load_params, read_yaml
 from dopsd.config.params import Params
 from dopsd.config.params_file import flat, missing
 from dopsd.config.profiles import embedded
 from dopsd.core.errors import DopsdError
+
+METHODS = ", ".join(ALGORITHMS.names[:4])
 
 
 def test_the_shipped_params_state_what_the_matrix_runs():
@@ -50,56 +51,32 @@ def test_the_embedded_profile_states_every_setting():
         assert method.keys() == params.model_dump()["method"][name].keys(), name
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (
-            {"train__learning_rat": 1.0},
-            "train.learning_rat: unknown key; did you mean learning_rate?",
-        ),
-        (
-            {"train__lora": {"x": 1}},
-            "train.lora.x: unknown key; there is r, alpha, dropout, targets",
-        ),
-        (
-            {"method__d_opsd__reveal_ratio": 1.5},
-            "method.d_opsd.reveal_ratio: Input should be less than or equal to 1, found 1.5",
-        ),
-        (
-            {"method__d_opsd__attempts": 0},
-            "method.d_opsd.attempts: Input should be greater than or equal to 1, found 0",
-        ),
-        (
-            {"sampling__gen_length": 44},
-            "sampling: gen_length 44 must be a multiple of block_length 8",
-        ),
+        ({"train__learning_rat": 1.0}, "train.learning_rat: unknown key; did you mean learning_r"),
+        ({"train__lora": {"x": 1}}, "train.lora.x: unknown key; there is r, alpha, dropout, "),
+        ({"method__d_opsd__reveal_ratio": 1.5}, "reveal_ratio: Input should be less than or"),
+        ({"method__d_opsd__attempts": 0}, "method.d_opsd.attempts: Input should be greater"),
+        ({"sampling__gen_length": 44}, "gen_length 44 must be a multiple of block_length 8"),
         ({"sampling__steps": 21}, "sampling: steps 21 must be a multiple of the 5 blocks"),
         ({"sampling__steps": 80}, "at most gen_length 40"),
-        (
-            {"train__updates": "many"},
-            "train.updates: Input should be a valid integer, found 'many'",
-        ),
-        (
-            {"train__learning_rate": float("nan")},
-            "train.learning_rate: Input should be a finite number",
-        ),
-        (
-            {"method__d_opsd__divergence": "kl"},
-            "method.d_opsd.divergence: Input should be 'reverse_kl', 'forward_kl' or 'jsd'",
-        ),
+        ({"train__updates": "many"}, "updates: Input should be a valid integer, found 'many'"),
+        ({"train__learning_rate": float("nan")}, "train.learning_rate: Input should be a finite"),
+        ({"method__d_opsd__divergence": "kl"}, "divergence: Input should be 'reverse_kl', 'for"),
         (
             {"method__d_opsd__drop_remainder": True, "method__d_opsd__state_sample": 3},
             "set drop_remainder to false",
         ),
         ({"pretrain__n_heads": 3}, "d_model 32 must be a multiple of 2 x n_heads 3"),
-        (
-            {
-                "data__sudoku__validation_grids": 143,
-                "data__sudoku__test_grids": 143,
-                "data__sudoku__blanks": 13,
-            },
-            "blanks",
-        ),
+        ({"data__sudoku__test_grids": 144}, "data.sudoku.test_grids"),
+        ({"data__sudoku__blanks": 13}, "blanks"),
         ({"matrix__seeds": []}, "matrix.seeds"),
         ({"matrix__seeds": [1, 0, 1]}, "matrix.seeds: 1 is there twice; remove one"),
         ({"matrix__tasks": ["sudoku"] * 2}, "matrix.tasks: sudoku is there twice"),
@@ -109,19 +86,12 @@ def test_the_embedded_profile_states_every_setting():
         ({"ablate__run": ["default"] * 2}, "ablate.run: default is there twice"),
         ({"checkpoints__remote": "s3:/bucket/x"}, "did you mean s3://bucket/x?"),
         ({"checkpoints__remote": "s3:bucket"}, "did you mean s3://bucket?"),
-        (
-            {"matrix__methods": ["ppo"]},
-            f"matrix: methods: ppo: unknown; there is {', '.join(ALGORITHMS.names[:4])}",
-        ),
+        ({"matrix__methods": ["ppo"]}, f"methods: ppo: unknown; there is {METHODS}"),
         ({"model__attention": "flash_attention_2"}, "flash_attention_2 computes in bfloat16"),
         ({"launch__processes": 3}, "launch.processes must be at most train.prompts_per_collect"),
         ({"evaluate__protocols": {}}, "evaluate.protocols"),
         (
-            {
-                "matrix__tasks": ["countdown"],
-                "matrix__methods": ["sft"],
-                "data__countdown": {},
-            },
+            {"matrix__tasks": ["countdown"], "matrix__methods": ["sft"], "data__countdown": {}},
             "sft needs reference solutions and countdown has none",
         ),
         ({"verify_teacher__reveal_ratios": [0.1, 0.101]}, "reveal_ratios must differ"),
@@ -129,21 +99,16 @@ def test_the_embedded_profile_states_every_setting():
             {"method__d_opsd__reveal_scope": "all_masked", "method__d_opsd__reveal_ratio": 1.0},
             "leaves nothing to learn",
         ),
-        (
-            {"select__protocol": "other"},
-            "select.protocol 'other' is not one of evaluate.protocols (greedy)",
-        ),
+        ({"select__protocol": "other"}, "'other' is not one of evaluate.protocols (greedy)"),
         ({"sampling__block_length": 40}, "no state to train on"),
         ({"method__d_opsd__updates_per_trajectory": 21}, "must be at most sampling.steps 20"),
         (
             {"matrix__methods": ["espo"], "sampling__stop_after_eos": True},
-            "method.espo: tail window scores tokens that sampling.stop_after_eos does not sample;"
-            " set tail to counted or context, or stop_after_eos to false",
+            "method.espo: tail window scores tokens that sampling.stop_after_eos does not sample;",
         ),
     ],
 )
-def test_a_fault_is_one_line_with_its_key(tmp_path, monkeypatch, capsys, changes, said):
-    monkeypatch.chdir(tmp_path)
+def test_a_fault_is_one_line_with_its_key(here, capsys, changes, said):
     write_params(**changes)
     assert main(["train"]) == 2
     err = capsys.readouterr().err
@@ -154,28 +119,25 @@ def test_a_fault_is_one_line_with_its_key(tmp_path, monkeypatch, capsys, changes
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (
-            "printf '<<<<<<< HEAD\na: 1\n=======\na: 2\n>>>>>>> x\n' > params.yaml",
-            "marks of a conflict",
-        ),
+        ("printf '<<<<<<< HEAD\na: 1\n=======\n>>>>>>> x\n' > params.yaml", "marks of a conflict"),
         ("mkfifo params.yaml", "params.yaml: is no regular file"),
+        ("true", "no such file; run from the project's root"),
+        ("echo 'train: [' > params.yaml", "not valid YAML"),
         ("ln -s nowhere runs", "Not a directory: runs"),
         ("touch reports", "Not a directory: reports"),
         ("mkdir runs; touch runs/sudoku", "Not a directory: runs/sudoku"),
     ],
 )
-def test_what_stands_in_the_way_is_named_before_any_work(tmp_path, monkeypatch, capsys, make, said):
-    monkeypatch.chdir(tmp_path)
+def test_what_stands_in_the_way_is_named_before_any_work(here, capsys, make, said):
     write_params()
-    if "params.yaml" in make:
+    if "params.yaml" in said or make == "true" or ">" in make:
         Path("params.yaml").unlink()
     subprocess.run(make, shell=True, check=True)
     assert main(["train"]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_a_name_with_a_dot_can_be_set(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_name_with_a_dot_can_be_set(here):
     write_params()
     greedy = load_params().evaluate.protocols["greedy"].model_dump_json()
     assert main(["params", "--set", f"evaluate.protocols={{t0.7: {greedy}}}"]) == 0
@@ -183,84 +145,50 @@ def test_a_name_with_a_dot_can_be_set(tmp_path, monkeypatch):
     assert load_params().evaluate.protocols["t0.7"].steps == 10
 
 
-def test_check_misses_no_base_that_pretraining_does_not_make(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    write_params(model__path="~/base", pretrain__tasks=["sudoku"])
-    assert main(["check"]) == 2
-    said = "model.path: ~/base/config.json: no such file; write the whole path, ~ is the shell's"
-    assert said in capsys.readouterr().err
-
-
-def test_a_method_that_does_not_run_may_contradict_the_sampling(tmp_path, monkeypatch):
+def test_a_method_that_does_not_run_may_contradict_the_sampling(here):
     """Defaults of methods that nobody asked for do not stop a run of another one."""
-    monkeypatch.chdir(tmp_path)
     write_params(sampling__stop_after_eos=True, method__espo__tail="window")
     assert load_params().sampling.stop_after_eos
 
 
-def test_several_faults_are_reported_at_once(tmp_path):
-    raw = small_params(train__updates=0, select__split="all")
-    (tmp_path / "p.yaml").write_text(yaml.safe_dump(raw))
+def test_several_faults_are_reported_at_once(here):
+    write_params(train__updates=0, select__split="all")
     with pytest.raises(DopsdError) as caught:
-        load_params(tmp_path / "p.yaml")
+        load_params()
     assert len(str(caught.value).splitlines()) == 2
 
 
-def test_a_missing_or_unreadable_file_is_reported(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["check"]) == 2
-    assert "no such file; run from the project's root" in capsys.readouterr().err
-    Path("params.yaml").write_text("train: [")
-    assert main(["check"]) == 2
-    assert "not valid YAML" in capsys.readouterr().err
-
-
-def test_check_reports_no_errors_and_unknown_names_are_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_check_reports_no_errors_and_unknown_names_are_refused(here, capsys):
     write_params()
     assert main(["check"]) == 0
     assert "no errors" in capsys.readouterr().out
     assert main(["train", "--method", "ppo"]) == 2
-    listed = ", ".join(ALGORITHMS.names[:4])
-    assert f"--method ppo: unknown; there is {listed}" in capsys.readouterr().err
+    assert f"--method ppo: unknown; there is {METHODS}" in capsys.readouterr().err
     assert main(["prepare", "--task", "chess"]) == 2
     assert "--task chess: unknown" in capsys.readouterr().err
 
 
-def test_check_names_files_that_are_not_there(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert (
-        main(
-            [
-                "params",
-                "--profile",
-                "llada-8b-countdown",
-                "--set",
-                "data.countdown.prompt_file=data/external/mine.txt",
-            ]
-        )
-        == 0
-    )
+def test_check_names_files_that_are_not_there(here, capsys):
+    prompts = "data.countdown.prompt_file=data/external/mine.txt"
+    assert main(["params", "--profile", "llada-8b-countdown", "--set", prompts]) == 0
     assert main(["check"]) == 2
     lines = capsys.readouterr().err.splitlines()
-    missing = (
-        "prompt_file: data/external/mine.txt",
-        "test.path: data/external/countdown.jsonl",
-        "model.path: models/LLaDA-8B-Instruct/config.json",
-    )
-    assert len(lines) == 3 and all(
-        f"{name}: no such file" in line for name, line in zip(missing, lines, strict=True)
-    )
+    for line, name in zip(
+        lines,
+        (
+            "prompt_file: data/external/mine.txt",
+            "test.path: data/external/countdown.jsonl",
+            "model.path: models/LLaDA-8B-Instruct/config.json",
+        ),
+        strict=True,
+    ):
+        assert f"{name}: no such file" in line
+    write_params(model__path="~/base", pretrain__tasks=["sudoku"])  # which makes no base there
+    assert main(["check"]) == 2
+    assert "model.path: ~/base/config.json: no such file; write the" in capsys.readouterr().err
 
 
 def test_params_cannot_be_changed_after_reading():
     params = Params.model_validate(small_params())
     with pytest.raises(ValueError, match="frozen"):
         params.train.updates = 3
-
-
-def test_every_command_has_help():
-    parser = build_parser()
-    commands = next(a for a in parser._actions if isinstance(a.choices, dict))
-    assert all(choice.format_help() for choice in commands.choices.values())
-    assert {"train", "sample", "publish", "summary"} <= set(commands.choices)

@@ -137,10 +137,7 @@ TORCHRUN = {
         ({"WORLD_SIZE": "1"}, ""),
         ({"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}, ""),
         ({"MASTER_ADDR": "h", "MASTER_PORT": "1", "PMI_SIZE": "1"}, ""),
-        (
-            {"WORLD_SIZE": "2"},
-            "WORLD_SIZE is 2, but RANK, LOCAL_RANK, MASTER_PORT, MASTER_ADDR are not set",
-        ),
+        ({"WORLD_SIZE": "2"}, "but RANK, LOCAL_RANK, MASTER_PORT, MASTER_ADDR are not set"),
         (TORCHRUN | {"LOCAL_RANK": ""}, "WORLD_SIZE is 2, but LOCAL_RANK is not set"),
         (TORCHRUN | {"WORLD_SIZE": "two"}, "WORLD_SIZE=two is no number"),
         ({"WORLD_SIZE": "-1"}, "WORLD_SIZE=-1 is no number"),

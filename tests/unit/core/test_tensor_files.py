@@ -1,17 +1,12 @@
 """Tensors on their way to a file."""
 
-from pathlib import Path
-
-import pytest
 import safetensors.torch
 import torch
 
 from dopsd.core.tensor_files import load_tensors, save_tensors
 
 
-def test_only_tensors_that_share_memory_are_copied_before_they_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_only_tensors_that_share_memory_are_copied_before_they_are_written(tmp_path, monkeypatch):
     alone, row = torch.arange(3.0), torch.arange(8.0).view(2, 4)
     tensors = {"alone": alone, "again": alone, "half": row[0], "column": row[:, 1]}
     written = {}

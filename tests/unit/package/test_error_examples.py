@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -36,10 +37,15 @@ def last_line(capsys: pytest.CaptureFixture) -> str:
     return (out + err).rstrip().split("\n")[-1].replace(str(Path.cwd()), FOLDER)
 
 
-@pytest.mark.parametrize("code", examples())
-def test_an_example_prints_its_line_and_its_fix_works(
-    code: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-):
+def is_long(code: str) -> bool:
+    return any(command.startswith("dopsd train") for command in examples()[code]["fix"])
+
+
+@pytest.mark.parametrize(
+    "code",
+    [pytest.param(c, marks=pytest.mark.full) if is_long(c) else c for c in examples()],
+)
+def test_an_example_prints_its_line_and_its_fix_works(code, project, monkeypatch, capsys):
     example = examples()[code]
     (project / "answers.jsonl").write_text(ANSWER)
     (project / "data/external").mkdir(exist_ok=True)
@@ -56,11 +62,8 @@ def test_an_example_prints_its_line_and_its_fix_works(
         assert last_line(capsys) == example["then"]
 
 
-def test_the_twenty_most_likely_errors_have_an_example():
-    assert len(examples()) >= 20
-
-
 def test_every_code_has_an_explanation_in_the_group_of_its_first_digit():
+    assert len(examples()) >= 20  # of the most likely errors
     listed = [list(codes) for codes in groups().values()]
     assert [code for codes in listed for code in codes] == [code.value for code in Code]
     assert [{code[:2] for code in codes} for codes in listed] == [
@@ -74,12 +77,9 @@ def test_every_code_has_an_explanation_in_the_group_of_its_first_digit():
 
 def test_explain_prints_an_entry_and_where_the_page_has_it(capsys):
     assert main(["explain", "(d103)"]) == 0
-    assert capsys.readouterr().out == (
-        "D103: Unknown key\n\n"
-        "Cause: A key is misspelt, is in the wrong section, or belongs to another release.\n"
-        "Fix: Take the name that the message suggests, or look it up in the table of settings"
-        " (docs/configuration.md). Then run `dopsd check`.\n\n"
-        "All codes, with examples: docs/errors.md#d103\n"
+    entry = capsys.readouterr().out
+    assert re.fullmatch(
+        r"D103: Unknown key\n\nCause: .+\.\nFix: .+\.\n\nAll .+: docs/errors.md#d103\n", entry
     )
     assert main(["explain", "D999"]) == 2
     error = "dopsd: explain D999: no such code; `dopsd explain` lists all (D202)\n"

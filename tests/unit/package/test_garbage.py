@@ -16,14 +16,14 @@ from parsers import PARSERS
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.config.params_file import params
-from dopsd.core.errors import WIDEST, Code, DopsdError
+from dopsd.core.errors import WIDEST
 from dopsd.core.files import append_lines, read_json, read_lines
 from dopsd.core.tables import read_log, read_table
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.common.sources import read_rows, text_of
 from dopsd.tasks.common.storage import read_problems
 
-INPUTS = 100
+INPUTS = 50
 HUGE = "9" * 5000
 LONG = "data/external/" + "x" * 5000
 
@@ -56,26 +56,14 @@ def test_garbage_is_taken_or_refused_with_a_line_and_nothing_is_written_elsewher
         ("- " * 5000, "too deep"),
         ("train: {updates: " + HUGE + "}", "not valid YAML"),
         ("train: 2001-99-99", "not valid YAML"),
-        (
-            "train: {lora: {alpha: " + "9" * 400 + "}}",
-            "train.lora.alpha: Input should be less than or equal to",
-        ),
-        (
-            "matrix: {seeds: [100000000000000000000]}",
-            "matrix.seeds.0: Input should be less than or equal to",
-        ),
-        (
-            "evaluate: {protocols: {../../x: {}}}",
-            "evaluate.protocols.../../x.[key]: expected a name of",
-        ),
+        ("train: {lora: {alpha: " + "9" * 400 + "}}", "train.lora.alpha: Input should be less"),
+        ("matrix: {seeds: [100000000000000000000]}", "matrix.seeds.0: Input should be less than"),
+        ("evaluate: {protocols: {../../x: {}}}", "protocols.../../x.[key]: expected a name of"),
         ("evaluate: {protocols: {'a/b': {}}}", "evaluate.protocols.a/b.[key]: expected a name of"),
         ("ablate: {tables: {../x: []}}", "ablate.tables.../x.[key]: expected a name of"),
         ('model: {path: "\\ud800"}', "unpaired surrogate"),
         ("tracking: {registered_model: ../x}", "tracking.registered_model: expected a name of"),
-        (
-            'data: {sudoku: {test_file: "a\\0b.csv"}}',
-            "data.sudoku.test_file: a text must not contain the character NUL",
-        ),
+        ('data: {sudoku: {test_file: "a\\0b.csv"}}', "data.sudoku.test_file: a text must not"),
         ("\n".join(f"k{n}: 1" for n in range(500)), "and 481 more errors"),
         ("train: " + "x" * 50_000, "train: Input should be a valid dictionary"),
     ],
@@ -85,10 +73,16 @@ def test_settings_without_a_bound_are_refused(here: Path, text: str, said: str):
     refused(lambda: load_params(Path("params.yaml")), said)
 
 
-def test_a_file_whose_name_no_disk_takes_is_missing(here: Path, capsys: pytest.CaptureFixture):
+def test_a_name_that_no_disk_takes_is_a_mistake_and_not_temporary(here: Path, capsys):
     Path("params.yaml").write_text(SETTINGS.replace("test_file: null", f"test_file: {LONG}"))
-    assert main(["check"]) == 2
-    assert "data.sudoku.test_file: data/external/xxx" in capsys.readouterr().err
+    for words, said in (
+        (["check"], "data.sudoku.test_file: data/external/xxx"),
+        (["score", "--task=gsm8k", LONG], "dopsd: "),
+        (["check", f"--params={LONG}"], "dopsd: "),
+    ):
+        assert main(words) == 2
+        line, *others = capsys.readouterr().err.splitlines()
+        assert said in line and all("model.path" in other for other in others)
 
 
 def test_broken_settings_can_be_replaced_and_a_folder_cannot(here: Path):
@@ -122,9 +116,7 @@ def test_a_solution_written_as_a_number_is_scored(here: Path, capsys: pytest.Cap
     assert json.loads(capsys.readouterr().out)["files"][0]["accuracy"] == 1.0
 
 
-def test_verdicts_never_replace_a_folder_or_what_is_scored(
-    here: Path, capsys: pytest.CaptureFixture
-):
+def test_verdicts_never_replace_a_folder_or_what_is_scored(here: Path, capsys):
     Path("g.jsonl").write_text(json.dumps(ROWS["gsm8k"]))
     Path("folder").mkdir()
     for out in ("g.jsonl", "./g.jsonl", "folder", ".", "/"):
@@ -143,9 +135,7 @@ def test_a_file_of_any_name_is_scored(here: Path, capsys: pytest.CaptureFixture,
     assert name.replace("\udcff", "?") in capsys.readouterr().out
 
 
-def test_a_comparison_never_removes_a_folder_with_anything_else_in_it(
-    here: Path, capsys: pytest.CaptureFixture
-):
+def test_a_comparison_never_removes_a_folder_with_anything_else_in_it(here: Path, capsys):
     Path("params.yaml").write_text(SETTINGS)
     Path("kept").mkdir()
     (Path("kept") / "thesis.tex").write_text("years")
@@ -190,46 +180,23 @@ def test_a_problem_that_no_tokenizer_takes_is_named_by_row(here: Path, change: d
     refused(lambda: text_of(row, "question"), "rows.jsonl:1: ", "unpaired surrogate")
 
 
-@pytest.mark.parametrize("seed", ["-1", "\u0663", "99999999999999999999", HUGE])
-def test_a_seed_is_a_whole_number_that_generators_take(
-    here: Path, capsys: pytest.CaptureFixture, seed: str
-):
-    with pytest.raises(SystemExit, match="2"):
-        main(["test", f"--seed={seed}"])
-    assert "argument --seed: expected a whole number from 0 to" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
-    "words",
-    [["--attempts", HUGE], ["--temperature", HUGE + "x"], ["--split", HUGE], ["--update", "0"]],
+    ("words", "said"),
+    [
+        *(
+            (["test", f"--seed={seed}"], "argument --seed: expected a whole number from 0 to")
+            for seed in ("-1", "\u0663", "99999999999999999999", HUGE)
+        ),
+        (["evaluate", "--attempts", HUGE], "--attempts"),
+        (["evaluate", "--temperature", HUGE + "x"], "--temperature"),
+        (["evaluate", "--split", HUGE], "--split"),
+        (["evaluate", "--update", "0"], "--update"),
+        (["train", "--task=--"], "expected a value"),  # of which argparse makes a list
+        (["evaluate", "--adapter=--"], "expected a value"),
+    ],
 )
-def test_a_wrong_argument_is_a_readable_line(
-    here: Path, capsys: pytest.CaptureFixture, words: list[str]
-):
+def test_a_wrong_argument_is_a_readable_line(here: Path, capsys, words: list[str], said: str):
     with pytest.raises(SystemExit, match="2"):
-        main(["evaluate", *words])
+        main(words)
     line = capsys.readouterr().err.splitlines()[-1]
-    assert words[0] in line and "_" not in line and len(line) < WIDEST + 100
-
-
-def test_a_name_that_no_disk_takes_is_a_mistake_and_not_temporary(
-    here: Path, capsys: pytest.CaptureFixture
-):
-    Path("params.yaml").write_text(SETTINGS)
-    Path("loop").symlink_to("loop")
-    for words in (["score", "--task=gsm8k", "x" * 5000], ["check", f"--params={'x' * 5000}"]):
-        assert main(words) == 2
-        assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_a_refusal_has_a_line_for_each_fault_and_no_more():
-    assert str(DopsdError("a\nb\x1b[2Jc\ud800", code=Code.PLUGIN)) == r"a\nb\x1b[2Jc\ud800"
-    assert str(DopsdError(["a", "b"], code=Code.PLUGIN)) == "a\nb"
-    assert len(str(DopsdError("x" * 10**6, code=Code.PLUGIN))) < WIDEST + 10
-
-
-def test_a_word_that_argparse_makes_a_list_of_is_refused(here: Path, capsys: pytest.CaptureFixture):
-    for words in (["train", "--task=--"], ["evaluate", "--adapter=--"]):
-        with pytest.raises(SystemExit, match="2"):
-            main(words)
-        assert "expected a value" in capsys.readouterr().err
+    assert said in line and "_" not in line and len(line) < WIDEST + 100

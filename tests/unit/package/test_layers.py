@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -113,6 +112,7 @@ def filled(name: str, task: str, algorithm: str) -> str:
     return re.sub(r"\$\{\w+\.task\}", task, re.sub(r"\$\{\w+\.method\}", algorithm, name))
 
 
+@cache
 def key_of(path: Path) -> str:
     """The number in recipes.yaml that stands for a file; registries change no result."""
     room, *rest = path.relative_to(ROOT / "dopsd").with_suffix("").parts
@@ -136,23 +136,6 @@ def test_a_stage_depends_on_the_numbers_of_the_code_that_it_imports(stage: str):
             needed = {key_of(path) for path in sources(*modules).values()} - {""}
             needed -= {f"algorithms.{parent}" for parent in FAMILIES.get(algorithm, ())}
             assert needed <= keys, f"{stage} with {algorithm} on {task}"
-
-
-def test_the_command_line_starts_without_heavy_libraries_and_the_core_without_the_platform():
-    """One process for both; a bare GPU machine has torch, transformers and peft, but no mlflow,
-    prefect, dvc or datasets.
-    """
-    code = """
-import sys
-import dopsd.cli.main
-from dopsd.config import profiles
-profiles.resolve("llada-8b-gsm8k")
-assert not {"torch", "peft", "mlflow", "transformers"} & set(sys.modules)
-for name in ("mlflow", "prefect", "dvc", "datasets"):
-    sys.modules[name] = None
-import dopsd.pipeline.stages.train, dopsd.algorithms.d_opsd.algorithm, dopsd.models.llada.modeling
-"""
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 def test_text_is_read_and_written_as_utf_8_whatever_the_locale():

@@ -37,14 +37,8 @@ def test_a_command_ends_as_with_a_new_python(words, environment, tmp_path):
     (tmp_path / "here").mkdir()
 
     def run(*command: str) -> tuple[int, str, str]:
-        ended = subprocess.run(
-            [*command, "3", "a b"],
-            cwd=tmp_path / "here",
-            env=environment,
-            input="é\n",
-            capture_output=True,
-            text=True,
-        )
+        options = {"cwd": tmp_path / "here", "env": environment, "text": True}
+        ended = subprocess.run([*command, "3", "a b"], input="é\n", capture_output=True, **options)
         return ended.returncode, ended.stdout, ended.stderr
 
     assert run(*words) == run(sys.executable, "-m", "dopsd")
@@ -53,15 +47,9 @@ def test_a_command_ends_as_with_a_new_python(words, environment, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_reaches_the_command(number, environment, tmp_path):
-    command = subprocess.Popen(
-        ["python", "-m", "dopsd", "wait"],
-        cwd=tmp_path,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        text=True,
-        stderr=subprocess.DEVNULL,
-    )
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    words = ["python", "-m", "dopsd", "wait"]
+    command = subprocess.Popen(words, cwd=tmp_path, env=environment, text=True, **streams)
     assert "waits" in [command.stdout.readline().strip() for _ in range(2)]
     command.send_signal(number)
     assert command.wait(30) == -number

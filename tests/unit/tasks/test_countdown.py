@@ -1,6 +1,4 @@
-"""Countdown: expressions with bounds, which of them is the answer, made problems, and the published
-scores.
-"""
+"""Countdown: expressions with bounds, which of them is the answer, and made problems."""
 
 from __future__ import annotations
 
@@ -10,8 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from texts import garbage, needs_golden, published_mean
 
 from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.config import Source
@@ -101,10 +97,8 @@ def test_powers_and_whole_division_pass_only_where_they_are_allowed():
         (r"\boxed{49 \times 55 \div 53 \cdot 2}", "49 * 55 / 53 * 2"),
         (r"\boxed{49 + 55 - 53 = 51}", "49 + 55 - 53"),
         (r"\boxed 49 + 55 - 53$ \boxed{1}", "49 + 55 - 53"),  # a space: up to the dollar sign
-        (
-            "x == 3, 49 + 55 = 104, 104 - 53 = 51",
-            "49 + 55",
-        ),  # no box: the first equation of the whole text
+        # no box: the first equation of the whole text
+        ("x == 3, 49 + 55 = 104, 104 - 53 = 51", "49 + 55"),
         (r"<answer>49 - 55</answer> \boxed{1", "49 - 55"),  # the box stays open: the tag
         ("<answer>49 - 55</answer>", "<answer>49 - 55</answer>"),
     ],
@@ -336,14 +330,3 @@ def test_a_damaged_problem_on_disk_is_recognised():
     assert TASK.fault(damaged) is None
     damaged.extra["target"] = 4
     assert "prompt" in TASK.fault(damaged)
-
-
-@given(garbage())
-def test_no_generation_raises(text: str):
-    assert 0.0 <= TASK.verify(PROBLEM, text).score <= 1.0
-    assert value(text, ALL) is None or abs(value(text, ALL)) <= 1e15
-
-
-@needs_golden
-def test_the_published_generations_get_the_published_scores():
-    assert published_mean(TASK) == pytest.approx(19.53125)

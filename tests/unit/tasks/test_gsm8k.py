@@ -1,10 +1,8 @@
-"""GSM8K: what counts as the number of an answer, rows of the dataset, and the published scores."""
+"""GSM8K: what counts as the number of an answer, and rows of the dataset."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from texts import garbage, needs_golden, published_mean
 
 from dopsd.core.errors import DopsdError
 from dopsd.core.types import Problem
@@ -29,10 +27,8 @@ PROBLEM = Problem("p", "How many?", "1234")
         ("<answer>from 5 to 9 days</answer>", 9.0),  # the last number of the tag
         ("<answer>2 <answer>3</answer> 4</answer>", 3.0),
         ("the answer is 12", None),
-        (
-            r"\boxed{nan} \boxed{inf} \boxed{1e999}",
-            1.0,
-        ),  # no answer is infinite: 1e999 starts with 1
+        # no answer is infinite: 1e999 starts with 1
+        (r"\boxed{nan} \boxed{inf} \boxed{1e999}", 1.0),
         (r"\boxed{²}", None),
         (r"\boxed{" + "9" * 5000 + "}", None),
     ],
@@ -73,10 +69,6 @@ def test_the_rule_of_the_settings_gives_the_verdict_and_both_are_figures():
     assert lenient.figures == strict.figures == {"published": 1.0, "strict": 0.0}
 
 
-def test_a_question_typed_by_a_person_has_no_gold_and_scores_nothing():
-    assert TASK.verify(TASK.ask("How many?"), r"\boxed{0}").score == 0.0
-
-
 def test_a_row_becomes_a_problem_with_its_solution():
     found = TASK.problem_of(
         Row({"question": "How many?", "answer": "Add them.\n#### 1,234"}, "f", 1)
@@ -107,15 +99,3 @@ def test_the_instructions_ask_for_what_strict_wants():
         part in message["content"]
         for part in ("<reasoning>", "</reasoning>", "<answer>", "</answer>", r"\boxed{")
     )
-
-
-@given(garbage())
-def test_no_generation_raises(text: str):
-    assert 0.0 <= TASK.verify(PROBLEM, text).score <= 1.0
-
-
-@needs_golden
-def test_the_published_generations_get_the_published_scores():
-    assert published_mean(
-        TASK, lambda answer: None if answer is None else float(answer)
-    ) == pytest.approx(77.257, abs=5e-4)

@@ -85,9 +85,7 @@ def test_a_program_gets_question_answer_response_and_columns_and_no_shell(make: 
     assert not Path("shell").exists()
 
 
-def test_a_hanging_program_scores_0_and_is_killed_with_its_children(
-    make: Make, capsys: pytest.CaptureFixture
-):
+def test_a_hanging_program_scores_0_and_is_killed_with_its_children(make: Make, capsys):
     body = (
         'child = os.fork() or time.sleep(600); open("child", "w").write(str(child));'
         " time.sleep(600)"
@@ -99,9 +97,7 @@ def test_a_hanging_program_scores_0_and_is_killed_with_its_children(
     assert ends(int(Path("child").read_text()))
 
 
-def test_a_program_that_also_fails_on_the_rows_own_answer_is_at_fault(
-    make: Make, capsys: pytest.CaptureFixture
-):
+def test_a_program_that_also_fails_on_the_rows_own_answer_is_at_fault(make: Make, capsys):
     verifier = make("hog = bytearray(800 * 2**20); " + ANSWER)
     assert [verifier.score(problem(), "4") for _ in range(2)] == [0.0, 0.0]
     assert "(MemoryError)" in capsys.readouterr().err
@@ -129,9 +125,7 @@ def test_hard_answers_in_a_row_score_0_where_the_rows_own_answer_is_scored(make:
     assert [verifier.score(problem(), answer) for answer in [*7 * ["bad"], "4"]] == [*7 * [0], 1]
 
 
-def test_hard_expressions_score_0_even_where_the_rows_own_is_hard(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-):
+def test_hard_expressions_score_0_even_where_the_rows_own_is_hard(make: Make, monkeypatch):
     """A process that dies of some expressions stands for the library's."""
     pytest.importorskip("math_verify")
     make('"bad" in (answer, request["answer"]) and os.abort(); ' + ANSWER)

@@ -1,24 +1,37 @@
-"""Rewards of RLVR by task: d1's published sums, counted by hand, and bounds for whatever a model
-may write.
+"""Rewards of RLVR by task: d1's published sums, counted by hand. Of every task: the published
+scores, and bounds for whatever a model may write.
 """
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
-from texts import garbage
+from texts import garbage, needs_golden, published_mean
 
 from dopsd.core.types import Problem
+from dopsd.tasks.chains.config import ChainsConfig
+from dopsd.tasks.chains.task import Chains
+from dopsd.tasks.countdown.arithmetic import ALL, value
 from dopsd.tasks.countdown.config import CountdownConfig
 from dopsd.tasks.countdown.task import Countdown
 from dopsd.tasks.gsm8k.config import Gsm8kConfig
 from dopsd.tasks.gsm8k.task import Gsm8k
 from dopsd.tasks.math500.config import Math500Config
-from dopsd.tasks.math500.task import Math500
+from dopsd.tasks.math500.task import Math500, is_same
+from dopsd.tasks.sudoku.config import SudokuConfig
+from dopsd.tasks.sudoku.task import Sudoku
 
 SUM = Problem("g", "2 + 3", "5")
 NUMBERS = Problem("c", "3 4 5", "", None, {"numbers": [3, 4, 5], "target": 12})
 HALF = Problem("m", "", r"\frac{1}{2}")
+GSM8K, COUNTDOWN, MATH500 = (
+    Gsm8k(Gsm8kConfig()),
+    Countdown(CountdownConfig()),
+    Math500(Math500Config()),
+)
+SUDOKU, CHAINS = Sudoku(SudokuConfig()), Chains(ChainsConfig())
+PROBLEMS = {GSM8K: SUM, COUNTDOWN: NUMBERS, MATH500: HALF, CHAINS: CHAINS.ask("3 *4 -1 +2")}
+PROBLEMS[SUDOKU] = Problem("s", "0234341221434320", "1234341221434321")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +54,7 @@ HALF = Problem("m", "", r"\frac{1}{2}")
     ],
 )
 def test_gsm8k(text: str, reward: float):
-    assert Gsm8k(Gsm8kConfig()).reward(SUM, text) == pytest.approx(reward)
+    assert GSM8K.reward(SUM, text) == pytest.approx(reward)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +67,7 @@ def test_gsm8k(text: str, reward: float):
         ("2\nand 3", "\\boxed{5}", 3.0, 2.5),
     ],
 )
-def test_layout_of_gsm8k_over_several_lines(
-    reasoning: str, answer: str, any_lines: float, one_line: float
-):
+def test_layout_of_gsm8k_over_several_lines(reasoning, answer, any_lines, one_line):
     text = f"<reasoning>{reasoning}</reasoning>\n<answer>{answer}</answer>\n"
     for layout, reward in (("any_lines", any_lines), ("one_line", one_line)):
         task = Gsm8k(Gsm8kConfig(reward_layout=layout))
@@ -73,7 +84,7 @@ def test_layout_of_gsm8k_over_several_lines(
     ],
 )
 def test_countdown(text: str, reward: float):
-    assert Countdown(CountdownConfig()).reward(NUMBERS, text) == reward
+    assert COUNTDOWN.reward(NUMBERS, text) == reward
 
 
 @pytest.mark.parametrize(
@@ -87,11 +98,34 @@ def test_countdown(text: str, reward: float):
     ],
 )
 def test_math500(text: str, reward: float):
-    assert Math500(Math500Config()).reward(HALF, text) == reward
+    assert MATH500.reward(HALF, text) == reward
 
 
 @given(garbage())
-def test_rewards_are_bounded_whatever_is_written(text: str):
-    assert -0.002 * len(text) <= Gsm8k(Gsm8kConfig()).reward(SUM, text) <= 4.0
-    assert Countdown(CountdownConfig()).reward(NUMBERS, text) in (0.0, 0.1, 1.0)
-    assert 0.25 <= Math500(Math500Config()).reward(HALF, text) <= 3.0
+def test_scores_and_rewards_are_bounded_whatever_is_written(text: str):
+    for task, problem in PROBLEMS.items():
+        assert 0.0 <= task.verify(problem, text).score <= 1.0
+    assert -0.002 * len(text) <= GSM8K.reward(SUM, text) <= 4.0
+    assert COUNTDOWN.reward(NUMBERS, text) in (0.0, 0.1, 1.0)
+    assert 0.25 <= MATH500.reward(HALF, text) <= 3.0 and is_same(text, text)
+    assert value(text, ALL) is None or abs(value(text, ALL)) <= 1e15
+
+
+@pytest.mark.parametrize("task", [GSM8K, MATH500])
+def test_a_question_typed_by_a_person_has_no_gold_and_scores_nothing(task):
+    for text in (r"\boxed{0}", r"\boxed{}", ""):
+        assert task.verify(task.ask("How many?"), text).score == 0.0
+
+
+@needs_golden
+@pytest.mark.parametrize(
+    ("task", "as_parsed", "mean"),
+    [
+        (COUNTDOWN, lambda answer: answer, 19.53125),
+        (GSM8K, lambda answer: None if answer is None else float(answer), 77.257),
+        (MATH500, lambda answer: answer, 32.4),
+        (SUDOKU, lambda answer: answer or "", 6.689),
+    ],
+)
+def test_the_published_generations_get_the_published_scores(task, as_parsed, mean: float):
+    assert published_mean(task, as_parsed) == pytest.approx(mean, abs=5e-4)

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.tasks.common.config import Source
@@ -65,20 +67,7 @@ def test_marks_in_the_quotes_of_a_header_do_not_separate(tmp_path: Path):
     assert (len(second.values["e"]), second.number) == (200_000, 4)
 
 
-def test_json_lines_and_parquet_give_the_same_rows(tmp_path: Path):
-    import pyarrow
-    from pyarrow import parquet
-
-    wanted = [{"nums": [1, 2], "target": 3}, {"nums": [4, 5], "target": 9}]
-    parquet.write_table(pyarrow.Table.from_pylist(wanted), tmp_path / "a.parquet")
-    (tmp_path / "a.json").write_text(json.dumps(wanted, indent=1))
-    assert values(tmp_path / "a.parquet") == values(tmp_path / "a.json") == wanted
-
-
 def test_numbers_are_the_text_that_the_file_has(tmp_path: Path):
-    import pyarrow
-    from pyarrow import parquet
-
     texts = ["0.00001", "1.10", "123456789012345678.12", "-1E-7", "1e400", "2.0"]
     lines = [f'{{"n": {t}, "l": [{t}]}}' for t in texts]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
@@ -96,12 +85,13 @@ def test_numbers_are_the_text_that_the_file_has(tmp_path: Path):
         parquet.write_table(pyarrow.table({"n": column, "l": lists}), tmp_path / "a.parquet")
         *found, last = [(as_text(v["n"]), as_text(v["l"])) for v in values(tmp_path / "a.parquet")]
         assert found == [(t, f"[{t}]") for t in texts] and last == (None, "[null]")
+    kind = pyarrow.map_(pyarrow.string(), pyarrow.float32())
+    table = pyarrow.table({"m": pyarrow.array([[("a", 0.1)]], kind)})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert as_text(values(tmp_path / "a.parquet")[0]["m"]) == '[["a", 0.1]]'
 
 
 def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path: Path):
-    import pyarrow
-    from pyarrow import parquet
-
     twice = pyarrow.table([[1], [2]], names=["a", "a"])
     inner = pyarrow.StructArray.from_arrays([[1], [2]], names=["b", "b"])
     for table, name in ((twice, "a"), (pyarrow.table({"c": inner}), "b")):
@@ -120,11 +110,7 @@ def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path: Path):
         ("a.json", b'[{"a": 1}', r"a\.json: not a JSON array"),
         ("a.jsonl", b'{"a": "\xff"}', r"a\.jsonl: not UTF-8 text"),
         ("a.csv", b"", r"a\.csv:1: expected a header"),
-        (
-            "a.csv",
-            b"a,b\n1,2\n3\n",
-            r"a\.csv:3: expected 2 columns separated by ',' as in the header, line 1, found 1",
-        ),
+        ("a.csv", b"a,b\n1,2\n3\n", r"a\.csv:3: expected 2 columns .*',' .* line 1, found 1"),
         ("a.csv", b"\n\na;b\n1;2;3\n", r"a\.csv:4: expected 2 columns .*';' .* line 3, found 3"),
         ("a.csv", b"\na\tb\tb\n1\t2\t3\n", r"a\.csv:2: column 'b' occurs twice .*'\\t'; rename"),
         ("a.csv", b'a\n"' + b"x" * 200000, r"a\.csv:2: no csv row begins here"),
@@ -140,54 +126,36 @@ def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path: Path):
         ("a.json", b'{"q": {"0": "A?"}, "a": {"0": 1}}', r"a\.json: one object of q, a.*'records'"),
         ("a.json", b'{"data": [\n{"q": "A?"}]}', r"a\.json: one object of data"),
         ("a.jsonl", b'{"q": ["A?"], "a": [1]}\n', r"a\.jsonl: one object of q, a"),
-        (
-            "a.json",
-            b'[{"a": 1}, {"a": -%b}]' % DIGITS,
-            r"a\.json: row 2: .*an integer of 5000 digits",
-        ),
+        ("a.json", b'[{"a": 1}, {"a": -%b}]' % DIGITS, r"a\.json: row 2: .*of 5000 digits"),
         ("a.json", b'{\n"a": %b\n}' % DIGITS, r"a\.json: .*an integer of 5000 digits, 1234512345"),
         ("a.jsonl", b'{"a": [%b]}\n' % DIGITS, r"a\.jsonl:1: .*of 5000 digits.*; write it as text"),
         ("a.parquet", b"PAR1", r"a\.parquet: not a readable parquet file"),
+        ("a.parquet", None, r"a\.parquet: is a folder; name one file, and merge"),
         ("a.txt", b"x", r"data\.gsm8k\.train\.path: .*a\.txt: expected a file that ends in"),
     ],
 )
-def test_a_malformed_file_is_named_by_place(
-    tmp_path: Path, name: str, content: bytes, expected: str
-):
-    (tmp_path / name).write_bytes(content)
+def test_a_malformed_file_is_named_by_place(tmp_path, name, content, expected):
+    (tmp_path / name).write_bytes(content) if content is not None else (tmp_path / name).mkdir()
     with pytest.raises(DopsdError, match=expected) as caught:
         values(tmp_path / name)
     assert "\n" not in str(caught.value)
 
 
-def test_a_map_of_parquet_keeps_the_digits_of_its_type(tmp_path: Path):
-    import pyarrow
-    from pyarrow import parquet
-
-    kind = pyarrow.map_(pyarrow.string(), pyarrow.float32())
-    table = pyarrow.table({"m": pyarrow.array([[("a", 0.1)]], kind)})
-    parquet.write_table(table, tmp_path / "a.parquet")
-    assert as_text(values(tmp_path / "a.parquet")[0]["m"]) == '[["a", 0.1]]'
-
-
-def test_a_folder_of_parts_is_no_missing_file(tmp_path: Path):
-    (tmp_path / "a.parquet").mkdir()
-    with pytest.raises(DopsdError, match=r"a\.parquet: is a folder; name one file, and merge"):
-        values(tmp_path / "a.parquet")
-
-
-def test_a_missing_file_is_reported_as_one(tmp_path: Path):
-    with pytest.raises(DopsdError, match=r"data\.gsm8k\.train\.path: .*none\.jsonl: no such file"):
-        values(tmp_path / "none.jsonl")
-
-
 @pytest.mark.parametrize(
-    "path", ["data/external/none.tsv", "/tmp/none", "./none", "../none.txt", "~/none", "a/b/none"]
+    "path",
+    [
+        "none.jsonl",
+        "data/external/none.tsv",
+        "/tmp/none",
+        "./none",
+        "../none.txt",
+        "~/none",
+        "a/b/none",
+    ],
 )
 def test_what_no_name_on_the_hub_can_be_is_a_missing_file(path: str):
-    said = rf"{KEY}: .*none.*: no such file; .*; it must end in \.jsonl, \.json, \.csv, \.parquet"
-    with pytest.raises(DopsdError, match=said) as caught:
-        read_rows(Source(path=path), KEY)
+    with pytest.raises(DopsdError, match=rf"{KEY}: .*none.*: no such file; ") as caught:
+        list(read_rows(Source(path=path), KEY))
     assert caught.value.code == Code.SOURCE_MISSING and caught.value.exit_code == 2
 
 
@@ -207,9 +175,7 @@ def test_the_hub_is_asked_by_name_split_and_revision(monkeypatch: pytest.MonkeyP
     assert row.place == "openai/gsm8k[train]:1" and as_text(row.values["n"]) == "0.1"
 
 
-def test_an_unreachable_hub_is_one_line_with_the_key_and_the_way_out(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_an_unreachable_hub_is_one_line_with_the_key_and_the_way_out(monkeypatch):
     def load_dataset(*where: object, **how: object) -> None:
         raise ConnectionError("no route\nto host")
 
@@ -238,9 +204,7 @@ def config(tmp_path: Path, train: list[dict], test: list[dict], **more: object) 
     return Gsm8kConfig(**sources, **more)
 
 
-def test_train_loses_what_is_in_test_and_what_is_repeated(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-):
+def test_train_loses_what_is_in_test_and_what_is_repeated(tmp_path: Path, capsys):
     train = [row("a"), row("b"), row(" a  "), row("in  test"), row("c"), row("d")]
     splits = Gsm8k(config(tmp_path, train, [row("in test"), row("in test")], validation=1)).build()
     assert sorted(p.prompt for p in splits["train"] + splits["validation"]) == ["a", "b", "c", "d"]
@@ -278,9 +242,7 @@ def test_too_few_rows_name_the_key(tmp_path: Path):
     ("text", "wanted"),
     [("Solve.\n", "Solve.\n\n\nhow {x}?"), ("Q: {question}\nA {y}:", "Q: how {x}?\nA {y}:")],
 )
-def test_a_prompt_file_replaces_the_instructions_to_the_byte(
-    tmp_path: Path, text: str, wanted: str
-):
+def test_a_prompt_file_replaces_the_instructions_to_the_byte(tmp_path, text, wanted):
     (tmp_path / "p.txt").write_text(text)
     task = Gsm8k(Gsm8kConfig(prompt_file=str(tmp_path / "p.txt")))
     assert task.messages(task.ask("how {x}?"), "instructions") == [
@@ -292,9 +254,7 @@ def test_a_prompt_file_replaces_the_instructions_to_the_byte(
     ("content", "expected"),
     [(None, "No such file"), (b" \n", "is empty"), (b"\xff", "not UTF-8 text")],
 )
-def test_a_prompt_file_without_a_prompt_names_the_key(
-    tmp_path: Path, content: bytes | None, expected: str
-):
+def test_a_prompt_file_without_a_prompt_names_the_key(tmp_path, content, expected):
     if content is not None:
         (tmp_path / "p.txt").write_bytes(content)
     with pytest.raises(DopsdError, match=rf"data\.gsm8k\.prompt_file: .*{expected}"):

@@ -256,9 +256,7 @@ def test_choice_takes_a_letter_and_no_text_of_an_option_as_the_row_s_answer(gold
     assert is_sound or (fault or "").startswith("one of the letters A, B, C, D alone")
 
 
-def test_regex_takes_the_answer_literally_and_ends_where_it_would_backtrack_for_ever(
-    capsys: pytest.CaptureFixture,
-):
+def test_regex_takes_the_answer_literally_and_ends_where_it_would_backtrack_for_ever(capsys):
     pattern = r"(?i)about {answer} (km|miles)"
     assert score("3.5", "About 3.5 km", type="regex", pattern=pattern) == 1
     assert score("3.5", "about 3x5 km", type="regex", pattern=pattern) == 0
@@ -360,9 +358,7 @@ def test_a_schema_may_refer_to_its_parts_and_name_a_property_as_a_keyword(here: 
 
 
 @pytest.mark.parametrize("start", [["python", "-u"], ["bash", "-e"], []])
-def test_a_program_is_a_script_of_the_project_or_starts_one(
-    here: Path, start, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_program_is_a_script_of_the_project_or_starts_one(here: Path, start, monkeypatch):
     rehearsal, absolute = here.parents[1] / "work/rehearse/x", str(here / "s.py")
     (rehearsal / "data/external").mkdir(parents=True)
     other = here.parents[1] / "other"

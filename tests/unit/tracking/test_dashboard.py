@@ -8,6 +8,7 @@ import subprocess
 import sys
 from math import inf
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from conftest import ROOT, write_params
@@ -53,13 +54,8 @@ def test_a_run_of_huge_losses_does_not_stretch_the_axis():
 
 
 def test_percent_is_logged_beside_shares_and_only_for_those_of_charts():
-    values = with_percent({"eval/accuracy": 0.5, "eval/low": 0.4, "train/loss": 1.0})
-    assert values == {
-        "eval/accuracy": 0.5,
-        "eval/accuracy_percent": 50.0,
-        "eval/low": 0.4,
-        "train/loss": 1.0,
-    }
+    values = {"eval/accuracy": 0.5, "eval/low": 0.4, "train/loss": 1.0}
+    assert with_percent(values) == values | {"eval/accuracy_percent": 50.0}
 
 
 def test_published_rows_show_only_beside_runs_of_their_model_and_protocol(client):
@@ -83,23 +79,17 @@ def test_a_view_of_many_runs_asks_for_the_curves_of_those_that_it_draws(client, 
     runs = {add_run(client, "d_opsd", seed): seed for seed in range(5)}
     for run, seed in runs.items():
         log_once(client, run, {"best/test_accuracy": 0.1 * seed}, 0)
-    asked: list[int] = []
-    history = client.get_metric_history
-    monkeypatch.setattr(
-        client,
-        "get_metric_history",
-        lambda run, name: [asked.append(runs[run]), *history(run, name)][1:],
-    )
+    history = Mock(wraps=client.get_metric_history)
+    monkeypatch.setattr(client, "get_metric_history", history)
     saved_view(client)
-    assert asked == [4, 3]  # the most accurate ones
+    assert [runs[call.args[0]] for call in history.mock_calls] == [4, 3]  # the most accurate ones
     assert all("mlflow.runColor" in client.get_run(run).data.tags for run in runs)
 
 
 def test_only_charts_that_some_run_fills_in_percent(client):
     first = add_run(client, "d_opsd")
-    assert [chart["metricKey"] for chart in saved_view(client)["compareRunCharts"]] == [
-        "train/loss"
-    ]
+    (chart,) = saved_view(client)["compareRunCharts"]
+    assert chart["metricKey"] == "train/loss"
     log_once(client, first, with_percent({"eval/accuracy": 0.5}), 0)
     charts = saved_view(client)["compareRunCharts"]
     assert charts[0]["metricKey"] == "eval/accuracy_percent"

@@ -93,7 +93,7 @@ def test_the_report_is_of_these_results_and_may_stay_at_home(finished, hub, caps
 
 
 def test_the_report_has_no_path_of_this_machine(finished, hub):
-    write_params(model__path=str(Path("base/sudoku").absolute()))
+    write_params(model__path=str(Path("base/sudoku").absolute()), train__updates=2)
     for stage in ("evaluate_base", "train", "evaluate", "select", "test"):
         assert main([stage]) == 0
     assert main(["push", REPO]) == 0

@@ -11,14 +11,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pandas
 import pytest
-from conftest import ROOT, write_params
+from conftest import ROOT, as_before, write_params
 from ports import free_port, until_healthy
 
 from dopsd.api.policy import load_policy
@@ -36,15 +36,47 @@ FILES |= {"serving.json", "input_example.json", "serving_input_example.json"}
 FILES |= {"registered_model_meta"}  # MLflow writes it beside the copy
 
 
-@pytest.fixture
-def champion(finished: Path) -> Path:
-    """The artifacts of the published champion, as the model server downloads them."""
-    write_params(tracking__enabled=True)
-    assert main(["publish"]) == 0
+def published(folder: Path, *others: Path) -> None:
+    """Make a copy of a finished run with the published champion, and with the artifacts of it in
+    champion, as the model server downloads them.
+    """
     import mlflow
 
-    mlflow.set_tracking_uri(tracking_uri(None))
-    return Path(mlflow.artifacts.download_artifacts(CHAMPION, dst_path="champion"))
+    for other in others:
+        target = folder / other.name if other.is_file() else folder
+        (shutil.copyfile if other.is_file() else shutil.copytree)(other, target)
+    with as_before(), chdir(folder):
+        os.environ.pop("MLFLOW_TRACKING_URI", None)
+        write_params(tracking__enabled=True)
+        assert main(["publish"]) == 0
+        mlflow.set_tracking_uri(tracking_uri(None))
+        mlflow.artifacts.download_artifacts(CHAMPION, dst_path="champion")
+
+
+@pytest.fixture(scope="module")
+def published_once(finished_once: Path, empty_database: Path, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("published") / "project"
+    published(folder, finished_once, empty_database)
+    return folder
+
+
+@pytest.fixture
+def champion(published_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The artifacts of the champion, in a copy of the project."""
+    shutil.copytree(published_once, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path / "project/champion"
+
+
+@pytest.fixture
+def in_store(finished_once: Path, empty_database: Path, tmp_path: Path, monkeypatch) -> Path:
+    """The champion's adapter in a store of this test's own."""
+    published(tmp_path / "project", finished_once, empty_database)
+    monkeypatch.chdir(tmp_path / "project")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    (stored,) = Path.cwd().glob("mlartifacts/**/MLmodel")
+    return stored.with_name(ADAPTER)
 
 
 def expected(temperature: float = 0.0, seed: int = 0) -> tuple[str, list[str]]:
@@ -100,10 +132,10 @@ def test_the_base_may_be_elsewhere_and_the_same(champion, monkeypatch):
     assert _load_pyfunc(str(champion)).policy.max_length
 
 
-def test_a_version_that_an_older_release_published_becomes_servable(champion):
+def test_a_version_that_an_older_release_published_becomes_servable(in_store):
     client = connect(tracking_uri(None))
     client.set_model_version_tag("dopsd-sudoku", "1", "dopsd.flavour", "other")
-    (stored,) = Path.cwd().glob("mlartifacts/**/MLmodel")
+    stored = in_store.with_name("MLmodel")
     stored.unlink()
     assert main(["publish"]) == 0 and stored.is_file()
 
@@ -117,14 +149,8 @@ def served() -> Iterator[tuple[str, subprocess.Popen[str]]]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = os.environ | {"MLFLOW_TRACKING_URI": tracking_uri(None), "PATH": path}
     with Path("serve.log").open("w") as out:
-        process = subprocess.Popen(
-            words,
-            env=env | {"PYTHONPATH": str(ROOT)},
-            stdout=out,
-            stderr=out,
-            text=True,
-            start_new_session=True,
-        )
+        options = {"stdout": out, "stderr": out, "text": True, "start_new_session": True}
+        process = subprocess.Popen(words, env=env | {"PYTHONPATH": str(ROOT)}, **options)
     try:
         yield f"http://127.0.0.1:{port}", process
     finally:
@@ -141,7 +167,7 @@ def ask(address: str, request: object) -> dict:
 
 
 @pytest.mark.full
-def test_mlflow_serves_the_champion_and_refuses_a_tampered_one(champion):
+def test_mlflow_serves_the_champion_and_refuses_a_tampered_one(in_store):
     greedy, warm = expected(), expected(0.9, 3)
     with served() as (address, process):
         until_healthy(f"{address}/ping", process, Path("serve.log"))
@@ -157,8 +183,7 @@ def test_mlflow_serves_the_champion_and_refuses_a_tampered_one(champion):
         with pytest.raises(HTTPError) as refused:
             ask(address, {"dataframe_records": [{"problem": "no puzzle"}]})
         assert refused.value.code == 400 and b"0 for blanks" in refused.value.read()
-    (stored,) = Path.cwd().glob("mlartifacts/**/MLmodel")
-    append(stored.with_name(ADAPTER))
+    append(in_store)
     with served() as (_, process):
         assert process.wait(600) != 0
     lines = [line for line in Path("serve.log").read_text().splitlines() if line[:6] == "dopsd:"]

@@ -11,7 +11,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
+import mlflow
 import pytest
 from conftest import ROOT, write_params
 from glossary_checks import check, table, undescribed
@@ -19,6 +21,7 @@ from glossary_checks import check, table, undescribed
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
+from dopsd.core.fingerprint import sha256
 from dopsd.models.backends import in_words
 from dopsd.tracking import publish_run
 from dopsd.tracking.client import (
@@ -60,16 +63,21 @@ def state(client) -> dict[str, int]:
     models = client.search_logged_models([experiment])
     versions = client.search_model_versions("name = 'dopsd-sudoku'")
     inputs = runs[0].inputs.dataset_inputs
-    sizes = {
-        "runs": len(runs),
-        "models": len(models),
-        "versions": len(versions),
-        "inputs": len(inputs),
-    }
+    parts = {"runs": runs, "models": models, "versions": versions, "inputs": inputs}
+    sizes = {name: len(part) for name, part in parts.items()}
     return sizes | {key: len(history) for key, history in points.items()}
 
 
+def one_run(client):
+    (run,) = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])
+    return run
+
+
 def test_a_run_that_came_through_dvc_without_its_checkpoints_has_its_best_one(tracked):
+    """Card and tag name the commit that trained it, and not today's."""
+    (machine,) = Path("work").glob("train-*/machine.json")
+    parts = json.loads(machine.read_text())["parts"]
+    machine.write_text(json.dumps({"parts": [parts[0] | {"commit": "c0ffee+"}]}))
     for folder in Path("runs/sudoku/d_opsd/0/train").glob("step-*"):
         shutil.rmtree(folder)
     assert main(["publish"]) == 0
@@ -80,6 +88,9 @@ def test_a_run_that_came_through_dvc_without_its_checkpoints_has_its_best_one(tr
     selected = json.loads(Path("runs/sudoku/d_opsd/0/best/select.json").read_text())
     assert int(model.tags["update"]) == selected["update"]
     assert model.tags["dopsd.digest"] == selected["digest"]
+    assert one_run(client).data.tags["mlflow.source.git.commit"] == "c0ffee"
+    (version,) = client.search_model_versions("name = 'dopsd-sudoku'")
+    assert "git commit `c0ffee`, with changes that were not committed" in version.description
 
 
 def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_adapter(
@@ -92,30 +103,20 @@ def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_ad
     assert (first["runs"], first["models"], first["versions"]) == (1, 2, 1)
     assert (first["train/loss"], first["eval/accuracy"], first["best/test_accuracy"]) == (4, 3, 1)
     assert first["best/rollouts"] == first["best/sampled_tokens"] == 1
-    from mlflow import MlflowClient
-
-    asked: list[str] = []
-    history = MlflowClient.get_metric_history
-    monkeypatch.setattr(
-        MlflowClient,
-        "get_metric_history",
-        lambda self, run, name: [asked.append(name), *history(self, run, name)][1:],
-    )
-    assert main(["publish"]) == 0
-    assert asked.count("eval/accuracy") == 1  # not once for each checkpoint
+    history = Mock(wraps=client.get_metric_history)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(client), "get_metric_history", history)
+        assert main(["publish"]) == 0
+    names = [call.args[-1] for call in history.mock_calls]
+    assert names.count("eval/accuracy") == 1  # not once for each checkpoint
     assert state(client) == first
-    import mlflow
-
-    from dopsd.core.fingerprint import sha256
-
     mlflow.set_tracking_uri(tracking_uri(None))
     folder = Path(mlflow.artifacts.download_artifacts("models:/dopsd-sudoku@champion"))
     selected = Path("runs/sudoku/d_opsd/0/best/adapter_model.safetensors")
     assert sha256(folder / "adapter_model.safetensors") == sha256(selected)
     card = (folder / "README.md").read_text()
-    tested = json.loads(Path("runs/sudoku/d_opsd/0/test/paired.json").read_text())["protocols"][
-        "greedy"
-    ]
+    tested = json.loads(Path("runs/sudoku/d_opsd/0/test/paired.json").read_text())
+    tested = tested["protocols"]["greedy"]
     for told in (
         f"{100 * tested['best']['accuracy']:.1f} [",
         sha256(Path("base/sudoku/model.safetensors")),
@@ -129,7 +130,7 @@ def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_ad
     assert {chart["metricSectionId"] for chart in shown["compareRunCharts"]} == {
         s["uuid"] for s in shown["compareRunSections"] if s["display"]
     }
-    run = client.search_runs([experiment.experiment_id])[0]
+    run = one_run(client)
     logged = {**table("Training"), **own_metrics(ALGORITHMS, "d_opsd")}
     own = undescribed({f"train/{name}" for name in logged}, run.data.metrics)
     check(
@@ -142,26 +143,11 @@ def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_ad
         },
     )
     assert run.data.params["train.learning_rate"] == str(load_params().train.learning_rate)
-    assert (run.data.tags["method"], run.data.tags["task"], run.info.status) == (
-        "d_opsd",
-        "sudoku",
-        "FINISHED",
-    )
+    assert run.data.tags.items() >= {"method": "d_opsd", "task": "sudoku"}.items()
+    assert run.info.status == "FINISHED"
     (measured_on,) = tested["best"]["measured_on"]
     assert run.data.tags["measured_on.device"] == measured_on["device"]
     assert run.data.tags["measured_on.torch"] == measured_on["packages"]["torch"]
-
-
-def test_card_and_tag_name_the_commit_that_trained_the_run_and_not_todays(tracked):
-    (machine,) = Path("work").glob("train-*/machine.json")
-    parts = json.loads(machine.read_text())["parts"]
-    machine.write_text(json.dumps({"parts": [parts[0] | {"commit": "c0ffee+"}]}))
-    assert main(["publish"]) == 0
-    client = connect(tracking_uri(None))
-    (run,) = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])
-    assert run.data.tags["mlflow.source.git.commit"] == "c0ffee"
-    (version,) = client.search_model_versions("name = 'dopsd-sudoku'")
-    assert "git commit `c0ffee`, with changes that were not committed" in version.description
 
 
 def test_a_worse_run_does_not_take_the_crown_and_one_judged_otherwise_does(tracked, capsys):
@@ -183,15 +169,6 @@ def test_a_worse_run_does_not_take_the_crown_and_one_judged_otherwise_does(track
     assert client.get_registered_model("dopsd-sudoku").aliases.keys() == {"champion"}
 
 
-def test_links_lead_to_the_page_that_people_open(tracked, monkeypatch):
-    monkeypatch.setenv("DOPSD_MLFLOW_PAGE", "http://127.0.0.1:5001/")
-    assert main(["publish"]) == 0
-    found = json.loads(Path("work/publish.json").read_text())
-    assert found["page"] == "http://127.0.0.1:5001" and found["comparison"]["sudoku"].startswith(
-        "http://127.0.0.1:5001/#/"
-    )
-
-
 def test_a_password_in_the_address_is_not_shown():
     assert shown("https://me:secret@host:5000/x") == "https://host:5000/x"
     assert shown("sqlite:////data/a@b/mlflow.db") == "sqlite:////data/a@b/mlflow.db"
@@ -207,12 +184,9 @@ def test_a_protocol_may_be_named_by_a_number(project):
         assert main([stage]) == 0, stage
     client = connect(tracking_uri(None))
     assert state(client)["train/loss"] == 4  # sent while it trained, and not again by publish
-    (run,) = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])
-    assert {
-        "eval/accuracy",
-        "best/test_accuracy",
-        "best/test_accuracy/256",
-    } <= run.data.metrics.keys()
+    run = one_run(client)
+    names = {"eval/accuracy", "best/test_accuracy", "best/test_accuracy/256"}
+    assert names <= run.data.metrics.keys()
     artifacts = [item.path for item in client.list_artifacts(run.info.run_id, "report")]
     assert "report/sudoku-d_opsd-0.html" in artifacts and "report/accuracy.png" in artifacts
 
@@ -236,11 +210,9 @@ def test_a_line_still_being_written_is_left_for_later(tmp_path):
     assert whole_rows(log) == [{"update": 1, "loss": 2.0}]
 
 
-def test_a_server_that_is_gone_neither_stops_training_nor_hides(project, monkeypatch, capsys):
+def test_a_server_that_is_gone_neither_stops_training_nor_hides(tracked, capsys):
     write_params(tracking__enabled=True, tracking__uri="http://127.0.0.1:9")
-    assert main(["train"]) == 0
-    for stage in ("evaluate", "select", "test"):
-        assert main([stage]) == 0
+    assert main(["train", "--seed", "1"]) == 0
     capsys.readouterr()
     assert main(["publish"]) == 75
     said = capsys.readouterr().err
@@ -262,22 +234,20 @@ def test_without_mlflow_training_is_silent_and_says_so_once(project, monkeypatch
 
 
 def test_a_project_of_any_name_has_its_runs_and_artifacts_in_its_folder(tracked, monkeypatch):
+    """Links lead to the page that people open."""
+    monkeypatch.setenv("DOPSD_MLFLOW_PAGE", "http://127.0.0.1:5001/")
     folder = tracked.parent / "around" / "p%20q %2F a?b#c ü 'x' \"y\" +&;$"
     shutil.copytree(tracked, folder)
     monkeypatch.chdir(folder)
     before = Path("mlflow.db").stat().st_size
     assert main(["publish"]) == 0
     client = connect(tracking_uri(None))
-    (run,) = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])
-    assert client.list_artifacts(run.info.run_id) and [*folder.glob("mlartifacts/*/*")]
-    assert [*folder.parent.iterdir()] == [folder] and Path("mlflow.db").stat().st_size > before
-
-
-def test_the_tracking_address_is_absolute_and_the_environment_goes_first(project, monkeypatch):
-    assert tracking_uri(None) == f"sqlite:///{os.getcwd()}/mlflow.db"
-    assert tracking_uri("http://a") == "http://a"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://b")
-    assert tracking_uri("http://a") == "http://b"
+    assert client.list_artifacts(one_run(client).info.run_id)
+    assert [*folder.glob("mlartifacts/*/*")] and [*folder.parent.iterdir()] == [folder]
+    assert Path("mlflow.db").stat().st_size > before
+    found = json.loads(Path("work/publish.json").read_text())
+    assert found["page"] == "http://127.0.0.1:5001"
+    assert found["comparison"]["sudoku"].startswith("http://127.0.0.1:5001/#/")
 
 
 @pytest.mark.parametrize(
@@ -298,18 +268,22 @@ def test_the_tracking_address_is_absolute_and_the_environment_goes_first(project
     ],
 )
 def test_an_address_that_cannot_be_a_server_is_a_mistake_and_not_a_failure(
-    tracked, monkeypatch, capsys, uri, told
+    tmp_path, monkeypatch, capsys, uri, told
 ):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    assert main(["publish"]) == 2
+    monkeypatch.chdir(tmp_path)
+    write_params(tracking__enabled=True, tracking__uri="http://a")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)  # it goes first
+    assert main(["baselines", "import"]) == 2
     said = capsys.readouterr().err
     assert told in said and "publish again later" not in said and "secret" not in said
 
 
-def test_a_wrong_address_in_the_settings_is_refused_by_check(project, capsys):
+def test_an_address_in_the_settings_is_checked_and_without_one_it_is_a_file(project, capsys):
     write_params(tracking__uri="localhost:5000")
     assert main(["check"]) == 2
     assert "tracking.uri: localhost:5000: write http://localhost:5000" in capsys.readouterr().err
+    assert tracking_uri("http://a") == "http://a"
+    assert tracking_uri(None) == f"sqlite:///{os.getcwd()}/mlflow.db"
 
 
 def test_a_deleted_experiment_is_named_with_the_command_that_restores_it(tracked, capsys):
@@ -341,10 +315,8 @@ def test_results_of_other_settings_are_not_published_under_these(tracked, capsys
 def test_the_follower_sends_everything_and_ends_with_training(project):
     write_params(tracking__enabled=True)
     assert main(["train"]) == 0
-    client, who = (
-        connect(tracking_uri(None)),
-        identity(load_params().run("sudoku", "d_opsd", 0), load_params().tracking),
-    )
+    client, params = connect(tracking_uri(None)), load_params()
+    who = identity(params.run("sudoku", "d_opsd", 0), params.tracking)
     runs: list = []
     for _ in range(3000):  # looks without `find_run`, which would make a run beside the follower's
         experiment = client.get_experiment_by_name("dopsd")
