@@ -123,6 +123,24 @@ def finished(finished_once: Path, project: Path) -> Path:
     return project
 
 
+@pytest.fixture(scope="session")
+def trained_once(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from dopsd.cli.main import main
+
+    folder = tmp_path_factory.mktemp("trained") / "project"
+    shutil.copytree(prepared, folder)
+    with as_before(), contextlib.chdir(folder):
+        assert main(["train"]) == 0
+    return folder
+
+
+@pytest.fixture
+def trained(trained_once: Path, project: Path) -> Path:
+    """The project after training alone."""
+    shutil.copytree(trained_once, project, dirs_exist_ok=True)
+    return project
+
+
 def write_params(**changes: object) -> None:
     Path("params.yaml").write_text(yaml.safe_dump(small_params(**changes)))
 

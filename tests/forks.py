@@ -17,7 +17,19 @@ from torch.distributed.launcher.api import LaunchConfig
 
 BOUND = 300  # seconds until a test gives up; nothing here needs as long
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["dopsd.pipeline.stages.train", "accelerate", "peft"])
+CONTEXT.set_forkserver_preload(
+    [
+        "accelerate",
+        "dopsd.algorithms.d_opsd.algorithm",
+        "dopsd.config.params",
+        "dopsd.models.llada.architecture",
+        "dopsd.models.llm_policy",
+        "dopsd.pipeline.stages.train",
+        "dopsd.training.trainer",
+        "peft.tuners.lora",
+        "transformers.conversion_mapping",
+    ]
+)
 with_a_launcher = pytest.mark.skipif(
     "shutdown_timeout" not in LaunchConfig.__dataclass_fields__,
     reason="launch.processes needs torch 2.13: earlier launchers kill processes that are saving",

@@ -103,15 +103,6 @@ def test_bfloat16_logits_are_near_the_literal_ones(kv_heads: int, is_tied: bool)
     assert (ours - exact).norm() < 2e-2 * exact.norm()
 
 
-def test_left_padding_with_a_mask_changes_nothing():
-    model = toy()
-    ids = torch.randint(0, 20, (1, 7))
-    padded = torch.cat([torch.zeros(1, 4, dtype=torch.long), ids], 1)
-    mask = torch.tensor([[False] * 4 + [True] * 7])
-    with torch.no_grad():
-        assert torch.allclose(model(padded, mask).logits[:, 4:], model(ids).logits, atol=1e-5)
-
-
 @pytest.mark.parametrize(("name", "shape"), [("sdpa", (2, 1, 1, 9)), ("flash_attention_2", (2, 9))])
 @pytest.mark.parametrize("is_padded", [True, False])
 def test_attention_goes_through_the_named_function(

@@ -121,7 +121,9 @@ def charged(operator: Any, given: tuple[Any, ...]) -> tuple[int, int]:
     return sum(x.nbytes for x in tensors) - shared, shared
 
 
-@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize(
+    "capability", [90, *(pytest.param(other, marks=pytest.mark.full) for other in (80, 100))]
+)
 @pytest.mark.parametrize("name", list(calls()))
 def test_a_kernel_compiles_for_each_gpu_and_moves_the_bytes_that_it_is_charged(
     name: str, capability: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

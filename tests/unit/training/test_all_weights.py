@@ -184,17 +184,12 @@ def test_what_needs_an_adapter_is_refused_in_one_line(project, capsys, changes, 
         assert line in refused(capsys, command)
 
 
-@pytest.fixture
-def both_kinds(project: Path) -> None:
-    """Runs of sft: seed 0 trained an adapter, seed 1 all weights."""
+def test_a_run_starts_from_its_own_kind_and_refuses_the_other(project, capsys):
     for seed, weights in (("0", "lora"), ("1", "all")):
         write_params(train__weights=weights, train__updates=2)
         assert main(["train", "--method", "sft", "--seed", seed]) == 0
         folder = Path("runs/sudoku/sft", seed)
         shutil.copytree(folder / "train/step-000002", folder / "best")
-
-
-def test_a_run_starts_from_its_own_kind_and_refuses_the_other(both_kinds, capsys):
     write_params(**ALL, train__start_from="sudoku/sft/1", train__reference="start")
     policy = Trainer(run(), all_processes()).policy
     start = dict(file_tensors(Path("runs/sudoku/sft/1/best")))
@@ -206,9 +201,6 @@ def test_a_run_starts_from_its_own_kind_and_refuses_the_other(both_kinds, capsys
     write_params(train__start_from="sudoku/sft/1")
     for command in ("check", "train"):
         assert "holds all weights, and train.weights is lora; write" in refused(capsys, command)
-
-
-def test_a_checkpoint_of_the_other_kind_is_not_evaluated(both_kinds, capsys):
     for weights, seed, line in (("lora", 1, "set train.weights to all"), ("all", 0, "to lora")):
         write_params(train__weights=weights)
         for target in (OUT, scratch_folder(run())):

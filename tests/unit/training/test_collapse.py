@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from dopsd.cli.main import main
 from dopsd.core.tables import read_table
-from dopsd.training import collapse
+from dopsd.rollout.collector import RolloutCollector
 from dopsd.training.collapse import CollapseDetector
+from dopsd.training.trainer import Trainer
 
 
 def test_a_fall_below_the_best_rolling_mean_is_flagged_once():
@@ -89,6 +90,10 @@ def test_partial_scores_show_a_fall_to_guessing():
     )
 
 
+def totals() -> dict[str, int]:
+    return json.loads(Path("runs/sudoku/d_opsd/0/train.json").read_text())
+
+
 @pytest.mark.parametrize("stops", [True, False])
 def test_a_collapsed_run_stops_where_it_is_set_to_and_stays_stopped(
     project, monkeypatch, capsys, stops: bool
@@ -100,7 +105,7 @@ def test_a_collapsed_run_stops_where_it_is_set_to_and_stays_stopped(
         method__d_opsd__updates_per_trajectory=1,
     )
     monkeypatch.setattr(
-        collapse.CollapseDetector, "is_collapsed", property(lambda self: len(self.scores) >= 3)
+        CollapseDetector, "is_collapsed", property(lambda self: len(self.scores) >= 3)
     )
     for _ in range(2):
         assert main(["train"]) == 0
@@ -109,19 +114,14 @@ def test_a_collapsed_run_stops_where_it_is_set_to_and_stays_stopped(
         assert [row["update"] for row in rows if row.get("collapsed")] == list(
             range(3, rows[-1]["update"] + 1)
         )
-    assert json.loads(Path("runs/sudoku/d_opsd/0/train.json").read_text())["updates"] == (
-        3 if stops else 8
-    )
+    assert totals()["updates"] == (3 if stops else 8)
     assert capsys.readouterr().err.count("the run has collapsed") == 1
-    assert main(["evaluate"]) == main(["select"]) == 0
 
 
 def test_a_policy_that_stops_answering_is_seen_and_its_run_ends_with_its_checkpoints(
     project, monkeypatch, capsys
 ):
     """After the second collect nothing is kept any more: no update follows that could have told."""
-    from dopsd.rollout.collector import RolloutCollector
-
     write_params(
         train__updates=60,
         train__collapse_window=1,
@@ -155,12 +155,8 @@ def test_a_policy_that_stops_answering_is_seen_and_its_run_ends_with_its_checkpo
         "4 collects in a row gave nothing to learn from (train.max_empty_collects); the run ends"
         " after update 2" in said
     )
-    found = json.loads(Path("runs/sudoku/d_opsd/0/train.json").read_text())
-    assert (found["updates"], found["collects"], found["rollouts"]) == (
-        2,
-        6,
-        12,
-    )  # those that gave nothing cost as well
+    # those that gave nothing cost as well
+    assert [totals()[name] for name in ("updates", "collects", "rollouts")] == [2, 6, 12]
     assert main(["train"]) == 0 and "gave nothing" not in capsys.readouterr().err  # it stays ended
     assert main(["evaluate"]) == main(["select"]) == 0
 
@@ -182,9 +178,6 @@ def test_a_run_that_never_has_anything_to_learn_from_is_refused(project, capsys,
 def test_a_run_stopped_in_its_last_update_before_it_ends_by_collapse_still_makes_that_update(
     project, monkeypatch
 ):
-    from dopsd.training.collapse import CollapseDetector
-    from dopsd.training.trainer import Trainer
-
     monkeypatch.setattr(
         CollapseDetector, "is_collapsed", property(lambda detector: len(detector.scores) >= 2)
     )
@@ -203,4 +196,4 @@ def test_a_run_stopped_in_its_last_update_before_it_ends_by_collapse_still_makes
         patch.setattr(Trainer, "accumulate", stopped)
         assert main(["train"]) == 143
     assert main(["train"]) == 0
-    assert json.loads(Path("runs/sudoku/d_opsd/0/train.json").read_text())["updates"] == 4
+    assert totals()["updates"] == 4

@@ -4,8 +4,10 @@ forward, and nothing is lost.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,31 +15,19 @@ from pathlib import Path
 
 import forks
 import pytest
-from conftest import ROOT, write_params
+from conftest import ROOT, as_before, write_params
 from forks import BOUND
 from slow_training import slow_sealing, slow_update
+from toy_runs import adapter_digests
 from waiting import until
 
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
-from dopsd.core.fingerprint import sha256
 from dopsd.core.interrupts import Interrupts
-from dopsd.models.adapter_files import ADAPTER
 from dopsd.models.llm_policy import LlmPolicy
 from dopsd.training import checkpoint
 from dopsd.training.run_identity import scratch_folder
 from dopsd.training.trainer import Trainer
-
-OUT = Path("runs/sudoku/d_opsd/0/train")
-
-
-def digests() -> dict[str, str]:
-    return {path.parent.name: sha256(path) for path in sorted(OUT.glob("*/" + ADAPTER))}
-
-
-def set_aside() -> None:
-    for path in Path("work").glob("train-*"):
-        path.rename(path.with_name("whole"))
 
 
 def saved() -> list[int]:
@@ -66,20 +56,28 @@ def test_training_continues_without_a_reader_of_its_output(project):
     os.close(read)
     os.close(write)
     assert process.wait(BOUND) == 0
-    assert saved() == [2, 4] and len(digests()) == 2
+    assert saved() == [2, 4] and len(adapter_digests()) == 2
 
 
-@pytest.mark.parametrize("at", [3, 21, 23, 40])
+@pytest.fixture(scope="module")
+def whole(prepared, tmp_path_factory) -> dict[str, str]:
+    """Digests of a run of five updates that nobody stopped."""
+    folder = tmp_path_factory.mktemp("whole") / "project"
+    shutil.copytree(prepared, folder)
+    with as_before(), contextlib.chdir(folder):
+        write_params(train__updates=5)
+        assert main(["train"]) == 0
+        return adapter_digests()
+
+
+@pytest.mark.parametrize("at", [3, pytest.param(21, marks=pytest.mark.full), 23, 40])
 def test_a_signal_ends_a_collect_or_an_update_before_its_next_forward(
-    project, monkeypatch, capsys, at
+    whole, project, monkeypatch, capsys, at
 ):
     """A collect has 20 forwards and an update 2: in the first collect and update, in the second
     update, and collect.
     """
     write_params(train__updates=5)
-    assert main(["train"]) == 0
-    whole = digests()
-    set_aside()
     hidden, forwards = LlmPolicy.hidden, []
 
     def counted(self, *inputs):
@@ -100,7 +98,7 @@ def test_a_signal_ends_a_collect_or_an_update_before_its_next_forward(
     )
     assert f"train: interrupted by SIGTERM; {text}" in capsys.readouterr().err
     assert main(["train"]) == 0
-    assert digests() == whole
+    assert adapter_digests() == whole
 
 
 def test_a_stop_within_an_update_keeps_the_whole_collect_before_it(project, monkeypatch):
@@ -124,23 +122,12 @@ def test_a_stop_within_an_update_keeps_the_whole_collect_before_it(project, monk
         assert main(["train"]) == 0
 
 
-def test_an_update_of_minutes_is_dropped_and_the_one_before_it_saved(project):
-    """Its forwards, two a state, take 4 seconds each: the one in progress ends, and no other one
-    begins.
-    """
-    write_params(train__micro_batch_states=1)
-    process = forks.start(slow_update, 4.0)
-    until(Path("slow-0").exists)
-    process.terminate()
-    assert forks.statuses([process]) == [143] and "saved at update 2" in forks.output()
-    assert saved() == [2]
-
-
 def test_two_ranks_stop_together_though_only_one_hears_of_it(project):
     write_params(train__updates=5, launch__processes=2)
     assert forks.statuses(forks.start_ranks(2, forks.command, "train")) == [0, 0]
-    whole = digests()
-    set_aside()
+    whole = adapter_digests()
+    for path in Path("work").glob("train-*"):
+        path.rename(path.with_name("whole"))
     ranks = forks.start_ranks(2, slow_update, 0.5)
     until(lambda: Path("slow-0").exists() and Path("slow-1").exists())
     ranks[1].terminate()
@@ -148,7 +135,7 @@ def test_two_ranks_stop_together_though_only_one_hears_of_it(project):
     assert "saved at update 2" in forks.output(0) + forks.output(1)
     assert saved() == [2]
     assert forks.statuses(forks.start_ranks(2, forks.command, "train")) == [0, 0]
-    assert digests() == whole
+    assert adapter_digests() == whole
 
 
 def test_no_rank_leaves_before_the_checkpoint_has_its_name(project):

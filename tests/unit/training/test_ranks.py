@@ -18,33 +18,12 @@ from dopsd.algorithms.common.config import GroupConfig
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.core.errors import DopsdError
-from dopsd.core.tables import read_table
 from dopsd.core.tensor_files import load_tensors
 from dopsd.training.trainer import Trainer
 
-OUT = Path("runs/sudoku/d_opsd/0/train")
 
-
-def test_two_ranks_agree_with_one(project):
-    write_params(
-        train__updates=3, train__prompts_per_collect=3, train__warmup_updates=0
-    )  # 2 prompts and 1: uneven
-    assert main(["train"]) == 0
-    alone, row = (
-        load_tensors(OUT / "step-000002/adapter_model.safetensors"),
-        read_table(OUT.with_suffix(".csv"))[-1],
-    )
-    for path in Path("work").glob("train-*"):
-        path.rename(path.with_name("alone"))
-    assert forks.statuses(forks.start_ranks(2, forks.command, "train")) == [0, 0]
-    together, shared = (
-        load_tensors(OUT / "step-000002/adapter_model.safetensors"),
-        read_table(OUT.with_suffix(".csv"))[-1],
-    )
-    assert all(torch.allclose(together[name], tensor, atol=1e-5) for name, tensor in alone.items())
-    assert {k: v for k, v in shared.items() if k.startswith("count/")} == {
-        k: v for k, v in row.items() if k.startswith("count/")
-    }
+def slow(*values: object) -> object:
+    return pytest.param(*values, marks=pytest.mark.full)
 
 
 def gradients_of(
@@ -74,7 +53,7 @@ def test_loss_and_gradient_of_two_ranks_are_those_of_one_to_rounding(project):
     assert_same_gradients(alone, together, len(one["states"]))
 
 
-@pytest.mark.parametrize("method", ["wd1", "spg"])
+@pytest.mark.parametrize("method", [slow("wd1"), "spg"])
 def test_groups_on_two_ranks_give_the_loss_and_gradient_of_one(project, method: str):
     """Two problems and one: uneven."""
     write_params(train__prompts_per_collect=3)
@@ -115,10 +94,15 @@ def assert_same_gradients(
 
 
 RANKED = sorted({*methods_with(GroupConfig)} - {"wd1", "spg"})
+QUICK = {"diffu_grpo", "trace_rl"}
 
 
 @pytest.mark.parametrize(
-    ("method", "weights"), [*((method, "lora") for method in RANKED), ("espo", "all")]
+    ("method", "weights"),
+    [
+        *((name, "lora") if name in QUICK else slow(name, "lora") for name in RANKED),
+        ("espo", "all"),
+    ],
 )
 def test_gradients_of_policy_gradient_methods_do_not_depend_on_ranks(
     project, method: str, weights: str
@@ -135,7 +119,7 @@ def test_gradients_of_policy_gradient_methods_do_not_depend_on_ranks(
     assert whole.norm() > 0 and gap.norm() < 1e-6 * whole.norm()
 
 
-@pytest.mark.parametrize(("method", "draws"), [("d_opsd", 2), ("vrpo", 2), ("vrpo", 1)])
+@pytest.mark.parametrize(("method", "draws"), [("d_opsd", 2), slow("vrpo", 2), ("vrpo", 1)])
 def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project, method: str, draws: int):
     """Uneven work again, of forwards too: whoever has none takes part in the other's. Its
     activations are computed again. A pair of vrpo takes as many forwards as draws.
@@ -160,7 +144,7 @@ def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project, method: str
     assert all(torch.equal(parts[name], tensor) for name, tensor in whole.items())
 
 
-@pytest.mark.parametrize("place", ["forward", "backward"])
+@pytest.mark.parametrize("place", [slow("forward"), "backward"])
 def test_a_rank_of_a_sharded_base_without_memory_says_what_to_lower(project, place: str):
     """The other one waits in the same pass, and ends as when a rank is lost."""
     write_params(train__prompts_per_collect=3, launch__shard=True, train__micro_batch_states=16)
@@ -197,23 +181,22 @@ def test_two_ranks_evaluate_with_a_base_in_parts(project):
     assert {path: path.read_bytes() for path in parts} == parts
 
 
-def test_what_cannot_be_computed_in_parts_is_refused(project, capsys):
+def test_what_cannot_be_computed_by_several_ranks_is_refused(project, capsys):
     write_params(launch__shard=True, model__compile=True)
     assert main(["check"]) == 2
     assert "launch.shard: needs model.quantization none, compile false" in capsys.readouterr().err
-    write_params(launch__shard=True, method__vrpo={"train": {"weights": "all"}})
     accelerator = SimpleNamespace(num_processes=2, process_index=0, is_main_process=True)
-    with pytest.raises(
-        DopsdError, match="vrpo trains all weights"
-    ):  # named on the command line, not in the matrix
-        Trainer(load_params().run("sudoku", "vrpo", 0), accelerator)
-
-
-def test_more_ranks_than_prompts_is_refused(project):
-    write_params(train__prompts_per_collect=1)
-    assert 0 not in forks.statuses(forks.start_ranks(2, forks.command, "train"))
-    refusal = "train.prompts_per_collect: 1 problems leave some of the 2 ranks without one"
-    assert refusal in forks.output(0) + forks.output(1)
+    for method, changes, said in (
+        (  # named on the command line, not in the matrix
+            "vrpo",
+            {"launch__shard": True, "method__vrpo": {"train": {"weights": "all"}}},
+            "vrpo trains all weights",
+        ),
+        ("d_opsd", {"train__prompts_per_collect": 1}, "1 problems leave some of the 2 ranks"),
+    ):
+        write_params(**changes)
+        with pytest.raises(DopsdError, match=said):
+            Trainer(load_params().run("sudoku", method, 0), accelerator)
 
 
 def test_a_rank_without_batches_sends_the_same_dtype_as_the_others():

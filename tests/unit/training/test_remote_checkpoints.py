@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import write_params
+from conftest import as_before, write_params
 from toy_runs import adapter_digests, die_at, train
 
 from dopsd.training.remote_checkpoints import RemoteCopies, RemoteFolder
@@ -35,53 +38,69 @@ def copies(remote: Path) -> dict[str, set[str]]:
     }
 
 
-def killed_and_moved(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
+def killed(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         die_at(patch, update)
         train()
-    lose_this_disk()
 
 
-@pytest.fixture
-def whole(remote: Path) -> dict[str, str]:
-    """Digests of an uninterrupted run, of which nothing is left."""
-    assert train() == 0
-    digests = adapter_digests()
-    lose_this_disk()
-    shutil.rmtree(remote)
-    return digests
+@pytest.fixture(scope="module")
+def whole(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Digests of an uninterrupted run."""
+    folder = tmp_path_factory.mktemp("whole") / "project"
+    shutil.copytree(prepared, folder)
+    with as_before(), contextlib.chdir(folder):
+        write_params(**SETTINGS)
+        assert train() == 0
+        return adapter_digests()
 
 
-def test_another_machine_continues_to_the_same_bytes(
-    remote: Path,
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (None, "up to update 4 from"),
+        (lambda newest: (newest / "digests.json").unlink(), "continuing after update 2"),
+        (
+            lambda newest: (newest / "trainer.safetensors").write_bytes(b"half"),
+            "continuing after update 2",
+        ),
+        (
+            lambda newest: (newest.parent / "run.json").write_text('{"code": '),
+            "run.json is missing or damaged; its copies are not used",
+        ),
+    ],
+)
+def test_another_machine_continues_from_whole_copies_to_the_same_bytes(
     whole: dict[str, str],
+    remote: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture,
+    damage: Callable[[Path], object] | None,
+    said: str,
 ):
-    killed_and_moved(monkeypatch, 5)
-    assert train() == 0
-    said = capfd.readouterr().err
-    assert f"fetched 2 checkpoints of this run up to update 4 from {remote}" in said
-    assert "continuing after update 4" in said
-    assert adapter_digests() == whole
-
-
-@pytest.mark.parametrize("fault", ["cut off", "damaged"])
-def test_a_copy_that_is_not_whole_is_passed_over(
-    remote: Path,
-    whole: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture,
-    fault: str,
-):
-    killed_and_moved(monkeypatch, 5)
+    killed(monkeypatch, 5)
+    lose_this_disk()
     (newest,) = remote.glob("train-*/step-000004.*")
-    if fault == "cut off":
-        (newest / "digests.json").unlink()
-    else:
-        (newest / "trainer.safetensors").write_bytes(b"half")
+    if damage:
+        damage(newest)
     assert train() == 0
-    assert "continuing after update 2" in capfd.readouterr().err
+    err = capfd.readouterr().err
+    assert said in err and ("continuing after update 4" in err) == (damage is None)
+    assert adapter_digests() == whole
+    json.loads((newest.parent / "run.json").read_text())
+
+
+def test_a_damaged_checkpoint_on_disk_is_replaced_by_its_copy(
+    whole: dict[str, str],
+    remote: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture,
+):
+    killed(monkeypatch, 5)
+    (newest,) = Path("work").glob("train-*/step-000004")
+    (newest / "trainer.safetensors").write_bytes(b"half")
+    assert train() == 0
+    assert "continuing after update 4" in capfd.readouterr().err
     assert adapter_digests() == whole
 
 
@@ -118,7 +137,9 @@ def test_a_place_that_cannot_be_written_does_not_stop_training(
 def test_a_place_that_is_out_of_order_is_asked_seldom_and_gets_all_once_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    steps = steps_in(tmp_path, 2, 4, 6)
+    steps = [tmp_path / f"step-{update:06d}" for update in (2, 4, 6)]
+    for step in steps:
+        step.mkdir()
     tries: list[str] = []
     is_down, asked = True, threading.Semaphore(0)
 
@@ -140,37 +161,6 @@ def test_a_place_that_is_out_of_order_is_asked_seldom_and_gets_all_once_it_is_ba
     assert tries == ["6", "4", "2"] and not queue.waiting
 
 
-def test_a_damaged_checkpoint_on_disk_is_replaced_by_its_copy(
-    remote: Path,
-    whole: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture,
-):
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        die_at(patch, 5)
-        train()
-    (newest,) = Path("work").glob("train-*/step-000004")
-    (newest / "trainer.safetensors").write_bytes(b"half")
-    assert train() == 0
-    assert "continuing after update 4" in capfd.readouterr().err
-    assert adapter_digests() == whole
-
-
-def test_copies_whose_record_is_damaged_are_named_and_not_used(
-    remote: Path,
-    whole: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture,
-):
-    killed_and_moved(monkeypatch, 5)
-    (record,) = remote.glob("train-*/run.json")
-    text = record.read_text()
-    record.write_text(text[: len(text) // 2])
-    assert train() == 0
-    assert "run.json is missing or damaged; its copies are not used" in capfd.readouterr().err
-    assert adapter_digests() == whole and record.read_text().endswith("}\n")
-
-
 def test_a_place_that_cannot_be_read_stops_the_run(
     project: Path, tmp_path: Path, capfd: pytest.CaptureFixture
 ):
@@ -185,33 +175,12 @@ def test_a_place_that_cannot_be_read_stops_the_run(
 def test_a_copy_of_other_code_is_left_alone(
     remote: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
 ):
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        die_at(patch, 3)
-        train()
+    killed(monkeypatch, 3)
     (record,) = remote.glob("train-*/run.json")
     record.write_text(record.read_text().replace('"code": "', '"code": "f'))
     shutil.rmtree(next(iter(Path("work").glob("train-*/step-000002"))))
     assert train() == 0
     assert "of other code" in capfd.readouterr().err
-
-
-def steps_in(folder: Path, *updates: int) -> list[Path]:
-    """Make folders of checkpoints, without content."""
-    steps = [folder / f"step-{update:06d}" for update in updates]
-    for step in steps:
-        step.mkdir()
-    return steps
-
-
-def test_the_newest_checkpoint_is_copied_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    order: list[str] = []
-    monkeypatch.setattr(RemoteFolder, "put", lambda self, step: order.append(step.name))
-    queue = RemoteCopies(str(tmp_path / "remote"), tmp_path / "train-x")
-    for step in steps_in(tmp_path, 2, 4, 6):
-        queue.add(step)
-    with queue:
-        pass
-    assert order == ["step-000006", "step-000004", "step-000002"]
 
 
 def test_a_checkpoint_that_was_removed_meanwhile_is_not_waited_for(

@@ -18,8 +18,10 @@ from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.config.tasks import AlgorithmsConfig
+from dopsd.core.files import digest, write_json
 from dopsd.core.fingerprint import sha256
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training import resume
+from dopsd.training.run_identity import code_of, first_code, scratch_folder
 from dopsd.training.trainer import Trainer
 
 OUT = Path("runs/sudoku/d_opsd/0/train")
@@ -70,12 +72,9 @@ def undisturbed(project):
 def updates(monkeypatch) -> list[int]:
     """The updates that are learnt, in this process."""
     found, step = [], Trainer.accumulate
-
-    def noted(self: Trainer) -> object:
-        found.append(self.update + 1)
-        return step(self)
-
-    monkeypatch.setattr(Trainer, "accumulate", noted)
+    monkeypatch.setattr(
+        Trainer, "accumulate", lambda self: found.append(self.update + 1) or step(self)
+    )
     return found
 
 
@@ -193,8 +192,6 @@ def test_what_decides_the_updates_is_another_run(project):
         {"train__grad_clip": 0.1},
         {"sampling__steps": 10},
         {"model__prompt_style": "instructions"},
-    ]
-    others += [
         {"train__schedule": "cosine"},
         {"data__sudoku__scoring": "strict"},
         {"train__prompts_per_collect": 3},
@@ -231,24 +228,18 @@ def test_a_base_that_was_moved_is_the_same_base(project):
 
 
 @pytest.fixture
-def other_code(monkeypatch):
+def other_code(trained):
     """A run of four updates that code of another day has begun, and nothing else in work/."""
-    from dopsd.training import resume
-
-    write = resume.write_json
-    assert train() == 0
     path = scratch() / "run.json"
     record = json.loads(path.read_text())
     for name in ("dopsd.core", "dopsd.rollout", "dopsd.training"):
         record["code"][name] = 0
     record["history"][0]["code"] = "before"
-    write(path, record)
+    write_json(path, record)
     return scratch()
 
 
-def test_other_code_stops_and_says_what_changed_and_both_ways_out(
-    project, other_code, updates, capsys
-):
+def test_other_code_stops_and_says_what_changed_and_both_ways_out(other_code, updates, capsys):
     capsys.readouterr()
     assert train() == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
@@ -261,9 +252,7 @@ def test_other_code_stops_and_says_what_changed_and_both_ways_out(
     assert train() == 2 and not updates  # a longer run is asked about before it begins
 
 
-def test_other_code_continues_when_a_person_says_so_and_its_history_is_kept(
-    project, other_code, updates
-):
+def test_other_code_continues_when_a_person_says_so_and_its_history_is_kept(other_code, updates):
     write_params(train__updates=6)
     assert train("--continue") == 0
     assert updates == [5, 6]
@@ -277,8 +266,7 @@ def test_other_code_continues_when_a_person_says_so_and_its_history_is_kept(
     assert train() == 0 and updates == [5, 6]  # asked once
 
 
-def test_a_finished_run_writes_its_outputs_again_without_torch(project):
-    assert train() == 0
+def test_a_finished_run_writes_its_outputs_again_without_torch(trained):
     before, record = result(), OUT.with_suffix(".json")
     record.unlink()
     code = "import sys; sys.modules['torch'] = None; from dopsd.cli.main import main; "
@@ -291,18 +279,13 @@ def test_a_finished_run_writes_its_outputs_again_without_torch(project):
 
 @pytest.mark.parametrize("is_flag", [True, False])
 def test_anew_starts_at_zero_once_and_sets_aside_what_was_learnt(
-    project, other_code, updates, monkeypatch, capsys, is_flag
+    other_code, updates, monkeypatch, capsys, is_flag
 ):
     if not is_flag:
         monkeypatch.setenv("DOPSD_OTHER_CODE", "anew")
     words = ["--anew"] * is_flag
-    assert train(*words) == 0 and updates == [1, 2, 3, 4]
-    assert train(*words) == 0 and updates == [
-        1,
-        2,
-        3,
-        4,
-    ]  # a job that is queued again does not lose what it had
+    for _ in range(2):  # a job that is queued again does not lose what it had
+        assert train(*words) == 0 and updates == [1, 2, 3, 4]
     (aside,) = Path("work/aside").iterdir()
     assert (aside / "step-000004").is_dir() and str(aside) in capsys.readouterr().err
     assert main(["clean"]) == 0 and not any(Path("work/aside").iterdir()) and scratch().is_dir()
@@ -316,21 +299,20 @@ def test_a_word_that_is_no_answer_is_refused(project, monkeypatch, capsys):
     )
 
 
-def test_where_nothing_was_learnt_nothing_is_asked(project, other_code, updates):
+def test_where_nothing_was_learnt_nothing_is_asked(other_code, updates):
     for step in other_code.glob("step-*"):
         shutil.rmtree(step)
     assert train() == 0 and updates == [1, 2, 3, 4]
 
 
-def test_without_run_json_the_code_is_unknown(project, other_code, capsys):
+def test_without_run_json_the_code_is_unknown(other_code, capsys):
     (other_code / "run.json").write_text('{"code')
     assert train() == 2
     assert "no run.json records which" in capsys.readouterr().err
     assert train("--continue") == 0
 
 
-def test_clean_keeps_other_lengths_of_the_run(project):
-    assert train() == 0
+def test_clean_keeps_other_lengths_of_the_run(trained):
     short = scratch()
     write_params(train__updates=6)
     assert main(["clean"]) == 0 and short.is_dir()
@@ -352,8 +334,6 @@ def test_a_log_that_is_damaged_before_the_first_checkpoint_is_made_again(undistu
 
 
 def test_a_damaged_log_ends_at_the_damage(tmp_path):
-    from dopsd.training.resume import _rows
-
     row = b'{"loss": 1.0, "update": 1}\n'
     log = tmp_path / "log.jsonl"
     for damaged in (
@@ -364,14 +344,11 @@ def test_a_damaged_log_ends_at_the_damage(tmp_path):
         row.replace(b"date", b"dat\xe5"),
     ):
         log.write_bytes(row + damaged + row)
-        assert _rows(log) == [json.loads(row)]
+        assert resume._rows(log) == [json.loads(row)]
 
 
 @pytest.mark.parametrize("damaged", ['{"fingerpr', "[1]", '{"fingerprinu": "x"}'])
 def test_a_damaged_record_of_the_cell_itself_names_no_first_code(project, damaged):
-    from dopsd.core.files import digest
-    from dopsd.training.run_identity import code_of, first_code
-
     OUT.parent.mkdir(parents=True)
     OUT.with_suffix(".json").write_text(damaged)
     assert first_code(load_params().run("sudoku", "d_opsd", 0)) == digest(

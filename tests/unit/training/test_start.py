@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import write_params
+from conftest import as_before, write_params
 from toy_runs import assert_continues_to_the_same_bytes
 
 from dopsd.cli.main import main
@@ -47,14 +48,23 @@ def digests() -> dict[str, str]:
     return {path.parent.name: sha256(path) for path in files}
 
 
-@pytest.fixture
-def fine_tuned(project: Path) -> Path:
+@pytest.fixture(scope="module")
+def tuned_once(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with a run of sft, whose step 2 is its best checkpoint."""
-    write_params(train__learning_rate=0.01)
-    assert main(["train", "--method", "sft"]) == 0
-    folder = Path("runs/sudoku/sft/0")
-    shutil.copytree(folder / "train/step-000002", folder / "best")
+    folder = tmp_path_factory.mktemp("tuned") / "project"
+    shutil.copytree(prepared, folder)
+    with as_before(), contextlib.chdir(folder):
+        write_params(train__learning_rate=0.01)
+        assert main(["train", "--method", "sft"]) == 0
+        sft = Path("runs/sudoku/sft/0")
+        shutil.copytree(sft / "train/step-000002", sft / "best")
     return folder
+
+
+@pytest.fixture
+def fine_tuned(tuned_once: Path, project: Path) -> Path:
+    shutil.copytree(tuned_once, project, dirs_exist_ok=True)
+    return Path("runs/sudoku/sft/0")
 
 
 def test_a_run_computes_at_update_0_as_the_checkpoint_and_its_reference_is_chosen(fine_tuned):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import stop_in, write_params
-from toy_runs import OUT, adapter_digests, die_at, train
+from toy_runs import OUT, adapter_digests, assert_continues_to_the_same_bytes, die_at, train
 
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
@@ -30,54 +30,43 @@ from dopsd.training.run_identity import scratch_folder
 from dopsd.training.trainer import Trainer
 
 
-def test_a_killed_run_continues_to_the_same_bytes_in_the_middle_of_a_collect(project, monkeypatch):
+def scratch() -> Path:
+    return scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+
+
+def test_a_killed_run_continues_to_the_same_bytes_in_the_middle_of_a_collect(
+    project, monkeypatch, capsys
+):
     write_params(
         train__updates=5
     )  # 3 updates a collect, checkpoints at 2 and 4: both inside a collect
     assert train() == 0
     whole, table = adapter_digests(), read_table(OUT.with_suffix(".csv"))
+    losses = [row["loss"] for row in table]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "train: 5/5" in line]
+    assert f"mean loss {sum(losses[2:]) / 3:.4f}" in line and losses[4] != sum(losses[2:]) / 3
     for path in Path("work").glob("train-*"):
         path.rename(path.with_name("other"))
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         die_at(patch, 3)
         train()
-    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
-    assert [row["update"] for row in read_log(scratch / "log.jsonl")] == [1, 2, 3]
+    here = scratch()
+    assert [row["update"] for row in read_log(here / "log.jsonl")] == [1, 2, 3]
     assert train() == 0
     assert adapter_digests() == whole
     assert read_table(OUT.with_suffix(".csv")) == table
     assert sorted(whole) == ["step-000002", "step-000004", "step-000005"]
 
 
-def test_the_progress_line_shows_the_mean_loss_of_a_collects_updates(project, capsys):
-    write_params(train__updates=5)  # 3 updates a collect
-    assert train() == 0
-    losses = [row["loss"] for row in read_table(OUT.with_suffix(".csv"))]
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "train: 5/5" in line]
-    assert f"mean loss {sum(losses[2:]) / 3:.4f}" in line and losses[4] != sum(losses[2:]) / 3
-
-
 def test_dropout_resumes_through_saved_random_state(project, monkeypatch):
-    write_params(
-        train__lora={"r": 4, "alpha": 4, "dropout": 0.2, "targets": ["q_proj"]}, train__updates=4
-    )
-    assert train() == 0
-    whole = adapter_digests()
-    for path in Path("work").glob("train-*"):
-        path.rename(path.with_name("other"))
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        die_at(patch, 3)
-        train()
-    torch.rand(7)
-    assert train() == 0
-    assert adapter_digests() == whole
+    write_params(train__lora={"r": 4, "alpha": 4, "dropout": 0.2, "targets": ["q_proj"]})
+    assert_continues_to_the_same_bytes(monkeypatch, adapter_digests)
 
 
-def test_a_truncated_checkpoint_is_reported_and_the_one_before_is_used(project, capsys):
-    assert train() == 0
+def test_a_truncated_checkpoint_is_reported_and_the_one_before_is_used(trained, capsys):
     whole = adapter_digests()
-    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
-    weights = scratch / "step-000004" / ADAPTER
+    here = scratch()
+    weights = here / "step-000004" / ADAPTER
     weights.write_bytes(weights.read_bytes()[:-10])
     capsys.readouterr()
     assert train() == 0
@@ -103,15 +92,6 @@ def test_a_measured_number_of_tokens_is_kept(project):
     folder = RunFolder(scratch_folder(run), accelerator)
     folder.resume(trainer.load_state, trainer.settings.checkpoint_every)
     assert (trainer.micro_batches.size, trainer.micro_batches.tokens) == (64, 700)
-
-
-def test_only_the_two_newest_folders_keep_the_optimizer(project):
-    write_params(train__updates=6)
-    assert train() == 0
-    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
-    heavy = sorted(path.parent.name for path in scratch.glob("step-*/trainer.safetensors"))
-    assert heavy == ["step-000004", "step-000006"]
-    assert len(checkpoint.checkpoints(scratch)) == 3
 
 
 def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_checkpoint(
@@ -142,8 +122,8 @@ def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_checkpoi
     assert train() == 1
     said = capsys.readouterr().err
     assert "not finite at update 3" in said and "train.learning_rate" in said
-    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
-    assert [c.update for c in checkpoint.checkpoints(scratch)] == [2]
+    here = scratch()
+    assert [c.update for c in checkpoint.checkpoints(here)] == [2]
 
 
 def test_a_full_disk_ends_in_one_line_and_leaves_no_half_checkpoint(project, monkeypatch, capsys):
@@ -164,9 +144,9 @@ def test_a_full_disk_ends_in_one_line_and_leaves_no_half_checkpoint(project, mon
         assert train() == 75
     said = capsys.readouterr().err
     assert "no space left" in said and "Traceback" not in said
-    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
-    assert [c.update for c in checkpoint.checkpoints(scratch)] == [2]
-    assert not list(scratch.glob("*.tmp"))
+    here = scratch()
+    assert [c.update for c in checkpoint.checkpoints(here)] == [2]
+    assert not list(here.glob("*.tmp"))
     assert train() == 0
 
 
@@ -177,17 +157,16 @@ def test_a_stop_on_the_way_back_to_a_damaged_checkpoint_loses_nothing(
     write_params(train__updates=8)
     assert train() == 0
     whole = adapter_digests()
-    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    here = scratch()
     for update in damaged:
-        (scratch / f"step-00000{update}" / ADAPTER).write_bytes(b"gone")
+        (here / f"step-00000{update}" / ADAPTER).write_bytes(b"gone")
     with monkeypatch.context() as patch:
         stop_in(patch, 6)
         assert train() == 130
     assert (
-        f"no checkpoint in {scratch} can be resumed; starting from update 0"
-        in capsys.readouterr().err
+        f"no checkpoint in {here} can be resumed; starting from update 0" in capsys.readouterr().err
     )
-    assert checkpoint.newest_resumable(scratch, 2).update == kept
+    assert checkpoint.newest_resumable(here, 2).update == kept
     assert train() == 0 and adapter_digests() == whole
 
 
@@ -220,25 +199,24 @@ def test_a_second_trainer_in_the_same_folder_waits_a_while_and_is_refused(
     from dopsd.training import run_folder
     from dopsd.training.run_folder import RunFolder
 
-    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    here = scratch()
     monkeypatch.setattr(run_folder, "SAVING", 0.5)
-    with RunFolder(scratch, Accelerator(cpu=True)):
+    with RunFolder(here, Accelerator(cpu=True)):
         assert train() == 75
     assert "another process is training in" in capsys.readouterr().err
     assert train() == 0
 
 
 def test_another_tokenizer_or_config_of_the_base_is_another_run(project):
-    before = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    before = scratch()
     with Path("base/sudoku/config.json").open("a") as config:
         config.write(" ")
-    assert scratch_folder(load_params().run("sudoku", "d_opsd", 0)) != before
+    assert scratch() != before
 
 
-def test_a_run_leaves_no_time_path_or_id_in_what_is_compared(project):
-    assert train() == 0
+def test_a_run_leaves_no_time_path_or_id_in_what_is_compared(trained, trained_once):
     text = OUT.with_suffix(".csv").read_text() + OUT.with_suffix(".json").read_text()
-    assert "time/" not in text and str(project) not in text
+    assert "time/" not in text and str(trained_once) not in text
     config = json.loads((OUT / "step-000004" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "base"
 
@@ -266,8 +244,8 @@ def test_every_method_trains_on_the_same_loop_and_stays_the_same_when_it_is_inte
     assert [row["update"] for row in rows] == [1, 2, 3, 4]
     assert rows[-1]["count/trajectories"] > 0 and all(math.isfinite(row["loss"]) for row in rows)
     whole = sha256(out / "train" / "step-000004" / ADAPTER)
-    scratch = scratch_folder(load_params().run("sudoku", method, 0))
-    shutil.rmtree(scratch / "step-000004")
+    here = scratch_folder(load_params().run("sudoku", method, 0))
+    shutil.rmtree(here / "step-000004")
     assert main(["train", "--method", method]) == 0
     assert sha256(out / "train" / "step-000004" / ADAPTER) == whole
 
@@ -282,13 +260,12 @@ def test_targets_that_match_no_layer_are_refused_with_those_that_exist(project, 
 @pytest.mark.parametrize(
     "change", [{"update": "4"}, {"update": 3}, {"waiting": -1}, {"gathered": []}, None]
 )
-def test_a_sealed_state_of_another_make_is_one_line(project, capsys, change):
-    assert train() == 0
-    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
-    folder = checkpoint.folders(scratch)[-1]
+def test_a_sealed_state_of_another_make_is_one_line(trained, capsys, change):
+    here = scratch()
+    folder = checkpoint.folders(here)[-1]
     state = json.loads((folder / "state.json").read_text())
     (folder / "state.json").write_text(json.dumps([] if change is None else state | change))
-    checkpoint.seal(folder.rename(scratch / "half"), folder)
+    checkpoint.seal(folder.rename(here / "half"), folder)
     if change is not None:
         write_params(train__updates=6)  # goes on from there
     capsys.readouterr()

@@ -29,7 +29,12 @@ def train(ranks: int, stop_before: int, method: str = "d_opsd") -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "shard"), [("d_opsd", False), ("d_opsd", True), ("spg", False), ("vrpo", False)]
+    ("method", "shard"),
+    [
+        ("d_opsd", True),
+        ("spg", False),
+        *(pytest.param(name, False, marks=pytest.mark.full) for name in ("d_opsd", "vrpo")),
+    ],
 )
 def test_the_next_updates_of_one_checkpoint_are_equal_on_one_two_and_three_ranks(
     project, method, shard
