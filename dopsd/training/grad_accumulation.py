@@ -57,9 +57,9 @@ def fitting(small: Probe, large: Probe, held: int, free: int) -> int:
 
 
 def one_pass(
-    method: Algorithm, policy: Policy, micro_batch: Batch, weight: float, share: float = 1.0
+    method: Algorithm, policy: Policy, micro_batch: Batch, denominator: float, share: float = 1.0
 ) -> LossOutput | None:
-    """Add the gradients of share * loss / weight, and return the loss; None if memory ran out.
+    """Add the gradients of share * loss / denominator, and return the loss; None if memory ran out.
 
     The error holds the memory of the pass, so it must not leave this function.
 
@@ -67,7 +67,7 @@ def one_pass(
         method: the algorithm, which computes the loss.
         policy: the model in training.
         micro_batch: rows of one batch.
-        weight: the denominator of the update.
+        denominator: of the update (Trainer._denominator).
         share: 0 for a pass that only takes part in the exchanges of sharded weights.
 
     Raises:
@@ -75,7 +75,7 @@ def one_pass(
     """
     try:
         output = method.loss(policy, micro_batch)
-        (share * output.total / weight).backward()
+        (share * output.total / denominator).backward()
     except torch.OutOfMemoryError:
         if not policy.is_locked:
             return None
@@ -124,15 +124,15 @@ class MicroBatches:
         return min(self.size, self.tokens // batch.padded_length) if self.tokens else self.size
 
     def gradients(
-        self, method: Algorithm, policy: Policy, batches: list[Batch], weight: float
+        self, method: Algorithm, policy: Policy, batches: list[Batch], denominator: float
     ) -> MetricSums:
-        """Add the gradients of loss / weight to the trainable weights, and return the metrics.
+        """Add the gradients of loss / denominator to the trainable weights, and return the metrics.
 
         Args:
             method: the algorithm, which computes the loss.
             policy: the model in training.
             batches: the batches of this rank; may be empty.
-            weight: the denominator of the update, over all ranks.
+            denominator: of the update, over all ranks.
 
         Raises:
             DopsdError: if not even one row fits into memory, or memory runs out with sharded
@@ -141,7 +141,7 @@ class MicroBatches:
         if not self.size and (batches or policy.is_locked):
             self._measure(method, policy, batches)
         while True:
-            outcome = self._try_gradients(method, policy, batches, weight)
+            outcome = self._try_gradients(method, policy, batches, denominator)
             if isinstance(outcome, MetricSums):
                 return outcome
             self._halve(outcome)
@@ -170,12 +170,12 @@ class MicroBatches:
         )
 
     def _try_gradients(
-        self, method: Algorithm, policy: Policy, batches: list[Batch], weight: float
+        self, method: Algorithm, policy: Policy, batches: list[Batch], denominator: float
     ) -> MetricSums | Batch:
         """Return the metrics; if memory ran out, no gradients and the micro-batch of that pass."""
         metrics, totals = MetricSums(), []
         for micro_batch, share in self._passes(policy, batches):
-            output = one_pass(method, policy, micro_batch, weight, share)
+            output = one_pass(method, policy, micro_batch, denominator, share)
             if output is None:
                 _drop_gradients(policy.trainable().values())
                 return micro_batch
@@ -183,7 +183,7 @@ class MicroBatches:
                 metrics.merge(output.metrics)
                 totals.append(output.total)
         for total in torch.stack(totals).tolist() if totals else []:  # one wait for an update
-            metrics.add("loss", total / weight, 0)
+            metrics.add("loss", total / denominator, 0)  # a part of it: Trainer.step counts
         return metrics
 
     def _passes(self, policy: Policy, batches: list[Batch]) -> list[tuple[Batch, float]]:

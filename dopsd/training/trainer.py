@@ -254,7 +254,7 @@ class Trainer:
         self.policy.core.train(self.settings.has_dropout)
         batches = self.waiting.pop(0)
         metrics = self.micro_batches.gradients(
-            self.algorithm, self.policy, batches, self._weight(batches)
+            self.algorithm, self.policy, batches, self._denominator(batches)
         )
         # once all processes are here, each of them finishes the update
         self.policy.process_group.all_gather_object([], is_done=True)
@@ -269,7 +269,7 @@ class Trainer:
         Returns:
             The update's row of the log, with the metrics of its collects.
         """
-        metrics.add("loss", 0.0, 1)
+        metrics.add("loss", 0.0, 1)  # the mean of one sum: MicroBatches.gradients adds it
         norm = optimizer_step(self.optimizer, self.accelerator, self.settings, self.update)
         metrics.add("grad_norm", norm, 1)
         self.policy.after_update()
@@ -291,8 +291,12 @@ class Trainer:
         notes = "".join(f"  {text} {row[key]:.2f}" for key, text in NOTES.items() if key in row)
         return f"mean loss {sum(self.losses) / len(self.losses):.4f}{notes}"
 
-    def _weight(self, batches: list[Batch]) -> float:
-        """Return the update's denominator over all ranks: the prompts or the batches' weight."""
+    def _denominator(self, batches: list[Batch]) -> float:
+        """Return N of the paper's Eq. 12, over all ranks, by which gradients are divided.
+
+        It is the number of problems of a collect, or the sum of the batches' weights: those of
+        the states of one kept rollout add up to 1.
+        """
         if self.algorithm.normalize_by_all_prompts:
             return float(self.settings.prompts_per_collect)
         # a float also without batches: ranks must send one dtype

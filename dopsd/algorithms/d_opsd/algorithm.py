@@ -84,13 +84,13 @@ class DOpsd:
             views: what the teacher of each is given.
             update: number of the collect.
         """
-        states = self._states(policy, rollouts, views, (self.collector.seed, update))
+        states = self._shared_states(policy, rollouts, views, (self.collector.seed, update))
         updates: list[list[Batch]] = [[part] if part else [] for part in states]
         if not updates and not self.config.skip_empty:
             updates = [[] for _ in range(self.config.updates_per_trajectory)]
         return updates
 
-    def _states(
+    def _shared_states(
         self,
         policy: Policy,
         rollouts: list[Rollout],
@@ -129,7 +129,7 @@ class DOpsd:
         """Return the divergence at the positions K_s of each state, weighted and summed.
 
         The parts of the paper's Eq. 12: 1/|K_s| is here (reduction), 1/|S_y| is the batch's weight
-        (states.states_by_update), and 1/N comes from Trainer._weight.
+        (states.states_by_update), and 1/N is Trainer._denominator, by which one_pass divides.
         """
         length = batch.candidates.shape[1]
         # [B, C]

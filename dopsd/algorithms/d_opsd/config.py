@@ -18,8 +18,8 @@ class DOpsdConfig(SelectingConfig):
     They hold for any teacher, whatever it is shown. The defaults are those of the published code;
     the preset reference also sets teacher_dropout and train.warmup_ratio.
     The paper's equations correspond to reveal_scope all_masked, record all, record_last_block true,
-    loss_vocabulary full, reduction mean, denominator kept, drop_remainder false and
-    updates_per_trajectory 1.
+    loss_vocabulary full, reduction mean, denominator kept, drop_remainder false,
+    skip_empty true and updates_per_trajectory 1.
     """
 
     reveal_scope: RevealScope = "future_blocks"  # masked tokens that the teacher may be shown

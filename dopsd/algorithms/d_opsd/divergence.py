@@ -73,7 +73,10 @@ class Divergence:
 
         The gradients are those of the literal terms, with sum(dp_s) = 0 applied by hand. Where
         student and teacher agree they are then exactly zero, instead of rounding noise that AdamW
-        would scale up to full steps.
+        would scale up to full steps. With s = ln p_s: a kept term of reverse KL has the gradient
+        p_s (s - t) ds + dp_s. Over kept entries the dp_s add up to minus those of the capped ones,
+        whose surrogate is therefore -p_s. Forward KL's kept term, -p_t ds, is (p_s - p_t) ds - dp_s
+        likewise. A term of JSD has no such rest.
         """
         with torch.no_grad():
             p_s, p_t, log_ratio = s.exp(), t.exp(), s - t

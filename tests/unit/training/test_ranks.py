@@ -206,5 +206,5 @@ def test_a_rank_without_batches_sends_the_same_dtype_as_the_others():
         SimpleNamespace(device=torch.device("cpu")),
     )
     loop.accelerator = SimpleNamespace(reduce=lambda tensor, _: sent.append(tensor) or tensor)
-    assert loop._weight([]) == 1.0
+    assert loop._denominator([]) == 1.0
     assert [tensor.dtype for tensor in sent] == [torch.float32]
