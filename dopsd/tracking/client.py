@@ -174,7 +174,15 @@ def experiment_id(client: MlflowClient, identity: Identity) -> str:
     if experiment:
         return experiment.experiment_id
     artifacts = (Path.cwd() / "mlartifacts").as_uri() if identity.uri.startswith("sqlite") else None
-    return client.create_experiment(identity.experiment, artifact_location=artifacts)
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.create_experiment(identity.experiment, artifact_location=artifacts)
+    except MlflowException:
+        made = client.get_experiment_by_name(identity.experiment)  # meanwhile, by another process
+        if made is None:
+            raise
+        return made.experiment_id
 
 
 def find_run(client: MlflowClient, identity: Identity) -> str:

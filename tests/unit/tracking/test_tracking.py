@@ -27,6 +27,7 @@ from dopsd.tracking import publish_run
 from dopsd.tracking.client import (
     Identity,
     connect,
+    experiment_id,
     find_run,
     send,
     sent_until,
@@ -329,6 +330,21 @@ def test_the_follower_sends_everything_and_ends_with_training(project):
     assert run == runs[0].info.run_id
     assert [point.step for point in client.get_metric_history(run, "train/loss")] == [1, 2, 3, 4]
     assert client.get_run(run).data.params["method.name"] == "d_opsd"
+
+
+def test_another_process_may_make_the_experiment_first(project, monkeypatch):
+    run_identity = identity(load_params().run("sudoku", "d_opsd", 0), load_params().tracking)
+    client = connect(run_identity.uri)
+    look, made = client.get_experiment_by_name, []
+
+    def look_before_it_is_made(name: str) -> object:
+        seen = look(name)
+        if not made:
+            made.append(client.create_experiment(name))
+        return seen
+
+    monkeypatch.setattr(client, "get_experiment_by_name", look_before_it_is_made)
+    assert experiment_id(client, run_identity) == made[0]
 
 
 def test_a_run_that_was_created_without_its_parameters_gets_them(project):
