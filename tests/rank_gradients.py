@@ -50,7 +50,7 @@ def _write(loop: Trainer, accelerator: Accelerator, out: Path, kept: list[int]) 
     for update, batches in enumerate(loop.waiting):
         sizes.append(loop.policy.process_group.all_gather_object([sum(map(len, batches))]))
         metrics = loop.micro_batches.gradients(
-            loop.algorithm, loop.policy, batches, loop._weight(batches)
+            loop.algorithm, loop.policy, batches, loop._denominator(batches)
         )
         for name, p in loop.parameters.items():
             found = p.grad if p.grad is not None else torch.zeros_like(p)

@@ -26,4 +26,4 @@ def test_updates_of_a_collect_and_the_divisor_of_a_loss(project, method: str):
     by_prompts = loop.algorithm.normalize_by_all_prompts
     assert DIVISORS.get(method, by_prompts) is by_prompts
     expected = prompts if by_prompts else weight
-    assert loop._weight(batches) == pytest.approx(expected)
+    assert loop._denominator(batches) == pytest.approx(expected)
