@@ -163,6 +163,8 @@ def experiment_id(client: MlflowClient, identity: Identity) -> str:
     Raises:
         DopsdError: if the experiment is deleted.
     """
+    from mlflow.exceptions import MlflowException
+
     experiment = client.get_experiment_by_name(identity.experiment)
     if experiment and experiment.lifecycle_stage == "deleted":
         raise DopsdError(
@@ -174,15 +176,12 @@ def experiment_id(client: MlflowClient, identity: Identity) -> str:
     if experiment:
         return experiment.experiment_id
     artifacts = (Path.cwd() / "mlartifacts").as_uri() if identity.uri.startswith("sqlite") else None
-    from mlflow.exceptions import MlflowException
-
     try:
         return client.create_experiment(identity.experiment, artifact_location=artifacts)
     except MlflowException:
-        made = client.get_experiment_by_name(identity.experiment)  # meanwhile, by another process
-        if made is None:
-            raise
-        return made.experiment_id
+        if made := client.get_experiment_by_name(identity.experiment):  # by another process
+            return made.experiment_id
+        raise
 
 
 def find_run(client: MlflowClient, identity: Identity) -> str:
@@ -198,8 +197,7 @@ def find_run(client: MlflowClient, identity: Identity) -> str:
         client.log_batch(
             run.info.run_id, params=[Param(k, v[:500]) for k, v in identity.params.items()]
         )
-    run_id: str = run.info.run_id
-    return run_id
+    return str(run.info.run_id)
 
 
 def sent_until(client: MlflowClient, run_id: str) -> int:
