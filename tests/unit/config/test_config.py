@@ -48,7 +48,9 @@ def test_the_embedded_profile_states_every_setting():
         optional = {"model", "pretrain"}  # overrides, which only some tasks have
         assert raw["data"][name].keys() - optional == task.keys() - optional
     for name, method in raw["method"].items():  # an algorithm that is not named has its defaults
-        assert method.keys() == params.model_dump()["method"][name].keys(), name
+        assert method.keys() == params.model_dump()["method"][name].keys(), (
+            f"embedded.yaml of {name}"
+        )
 
 
 @pytest.fixture
