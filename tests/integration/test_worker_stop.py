@@ -69,7 +69,7 @@ def start_worker(stack: Stack, folder: Path) -> None:
 
 def saved(workspace: Path) -> int:
     """Newest update with a checkpoint; 0 if there is none."""
-    found = workspace.glob("work/train-*/step-*/state.json")
+    found = workspace.glob("work/train-*/step-??????/state.json")
     return max((int(path.parent.name[5:]) for path in found), default=0)
 
 
