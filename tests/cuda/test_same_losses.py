@@ -14,12 +14,12 @@ pytestmark = pytest.mark.cuda
 def test_loss_and_gradient(project, method: str, device, within: Within):
     here, there = trainer(method, CPU), trainer(method, device)
     batches = collect(here)
-    weight, losses, gradients = here._weight(batches), [], []
+    denominator, losses, gradients = here._denominator(batches), [], []
     here.policy.core.double()  # from here on
     for loop in (here, there):
         move(loop, 0.01, seed=2)  # a later update: ratios to the policy that sampled are not 1
         uploaded = [batch.to(loop.policy.device) for batch in batches]
-        metrics = loop.micro_batches.gradients(here.algorithm, loop.policy, uploaded, weight)
+        metrics = loop.micro_batches.gradients(here.algorithm, loop.policy, uploaded, denominator)
         losses.append(metrics["loss"][0])
         gradients.append(gradient_of(loop))
     assert gradients[0].norm() > 1e-3

@@ -76,7 +76,7 @@ def test_the_host_waits_once_for_rollouts_and_once_more_than_passes_for_gradient
         pytest.skip("a CPU does not wait; test_device_reads.py counts reads without a card")
     loop = trainer("d_opsd", device)
     batches = collect(loop)
-    weight = loop._denominator(batches)
+    denominator = loop._denominator(batches)
     requests = [GenerationRequest(str(n), 0, torch.arange(2, n), n) for n in (9, 12)]
     way = Decoding(16, 8, 8, 0.9)
 
@@ -84,7 +84,7 @@ def test_the_host_waits_once_for_rollouts_and_once_more_than_passes_for_gradient
         denoise(loop.policy, requests, way)
 
     def gradients() -> None:
-        loop.micro_batches.gradients(loop.algorithm, loop.policy, batches, weight)
+        loop.micro_batches.gradients(loop.algorithm, loop.policy, batches, denominator)
 
     passes = [part for batch in batches for part in batch.split(loop.micro_batches.size)]
     for work, most in ((rollouts, 1), (gradients, len(passes) + 1)):
