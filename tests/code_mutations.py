@@ -3,9 +3,9 @@
     python tests/code_mutations.py [--lines 60] [--seed 0] [--room losses]
 
 Each change turns one operator, number or word of code into another (+ into -, < into <=, 2 into 3,
-and into or), in a copy of the checkout, and runs the tests of its room until the first failure. It
-prints each change with what became of it, and how many were seen. Some change nothing that can be
-seen: read those that no test sees.
+and into or), in a copy of the checkout, and runs the tests of its room until the first failure,
+those of its module first. It prints each change with what became of it, and how many were seen.
+Some change nothing that can be seen: read those that no test sees.
 """
 
 from __future__ import annotations
@@ -78,6 +78,14 @@ def _means_another(source: str, changed: str) -> bool:
         return False
 
 
+def nearest_first(tests: list[str], path: Path) -> list[str]:
+    """Return the files of tests, those first that name a module or its folder most often."""
+    module, folder = f"{path.parent.name}.{path.stem}", path.parent.name
+    files = {file: file.read_text() for name in tests for file in (ROOT / name).rglob("test_*.py")}
+    counts = {file: (text.count(module), text.count(folder)) for file, text in files.items()}
+    return [str(file.relative_to(ROOT)) for file in sorted(files, key=counts.get, reverse=True)]
+
+
 def is_seen(change: Change, tests: list[str]) -> bool:
     """Return whether a test fails, or hangs, with the change."""
     with tempfile.TemporaryDirectory() as folder:
@@ -112,7 +120,7 @@ def main() -> int:
             path = rng.choices(files, [file.stat().st_size for file in files])[0]
             possible = changes(path)
         change = rng.choice(possible)
-        verdict = is_seen(change, tests)
+        verdict = is_seen(change, nearest_first(tests, path))
         made[room] += 1
         seen[room] += verdict
         line = change.path.read_text(encoding="utf-8").splitlines()[change.line - 1].strip()
