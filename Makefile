@@ -1,5 +1,6 @@
 # Start here: `make demo`, `make test`. Every target first installs the tested versions into .venv. Needs Python >= 3.11 and git.
 PYTHON ?= python3
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, os.cpu_count() + 1))') # of tests: some wait for others
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
@@ -35,25 +36,25 @@ demo-full: install
 	$(MAKE) demo
 
 test: install # unit tests and a few end-to-end tests
-	python -m pytest -n $(or $(WORKERS),2) --dist worksteal
+	python -m pytest -n $(WORKERS) --dist worksteal
 
 test-all: install # the tests of `make test` and those marked `full`
-	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m $(ALL)
+	python -m pytest -n $(WORKERS) --dist worksteal -m $(ALL)
 
 coverage: install # test-all, and at least 90% of the lines of dopsd/ run
-	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m $(ALL) --cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
+	python -m pytest -n $(WORKERS) --dist worksteal -m $(ALL) --cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
 
 code-mutations: install # change lines of losses, sampler, scorers and resuming at random: do the tests see it? LINES=60
 	python tests/code_mutations.py --lines $(or $(LINES),60) --seed $(or $(SEED),0)
 
 lowest newest: # the tests of `make test` with the lowest, or the newest, versions that pyproject.toml allows
-	PYTHON=$(PYTHON) WORKERS=$(or $(WORKERS),2) .ci/versions $@
+	PYTHON=$(PYTHON) WORKERS=$(WORKERS) .ci/versions $@
 
 gpu-versions: # tests of models, rollout, algorithms, training and GPUs with the versions of .ci/gpu-versions.txt; needs PYTHON=python3.12
-	PYTHON=$(PYTHON) WORKERS=$(or $(WORKERS),2) .ci/versions gpu
+	PYTHON=$(PYTHON) WORKERS=$(WORKERS) .ci/versions gpu
 
 every-method: install # every method on every task; BY=dvc or BY=deployment: by one entry point; about an hour
-	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m nightly $(if $(BY),-k $(BY))
+	python -m pytest -n $(WORKERS) --dist worksteal -m nightly $(if $(BY),-k $(BY))
 
 nightly: coverage every-method lowest newest
 
@@ -92,7 +93,7 @@ garbage: install
 	nice python tests/garbage.py --inputs $(or $(INPUTS),10000) --seed $(or $(SEED),0)
 
 integration: install
-	python -m pytest -n $(or $(WORKERS),2) --dist worksteal -m integration
+	python -m pytest -n $(WORKERS) --dist worksteal -m integration
 
 chaos: install
 	PYTHONPATH=tests python -m chaos --trials $(or $(CHAOS),16) --seed $(or $(SEED),0)

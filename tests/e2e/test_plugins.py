@@ -151,6 +151,7 @@ def test_the_example_and_a_toy_task_train_through_the_flow(plugin: Path, tmp_pat
     assert (work.folder / "reports/copying/routed/0/accuracy.png").is_file()
 
 
+@pytest.mark.full
 def test_the_flows_offer_what_entry_points_bring(plugin: Path):
     found = python(plugin, "from flows.settings import Method, Task; print(Method, Task)", 0)
     assert "'routed'" in found and "'copying'" in found

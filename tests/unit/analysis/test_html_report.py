@@ -237,6 +237,7 @@ def test_each_warning_comes_alone_with_its_reason(run, rendered):
     assert all(f"{title}." in shown for title in many)
 
 
+@pytest.mark.full
 def test_a_run_with_other_settings_is_called_stale_and_has_no_command(finished, capsys):
     write_params(train__learning_rate=0.25)
     assert main(["summary"]) == 0
@@ -270,6 +271,7 @@ def test_the_headline_reads_the_interval_and_how_many_answers_changed(run, bette
     assert said in words.headline(run)
 
 
+@pytest.mark.full
 def test_runs_of_earlier_versions_say_what_they_lack(finished):
     trajectory = json.loads((KEY.folder / "test/trajectory.json").read_text())
     for name in ("pieces", "grid", "has_own_teacher"):
@@ -283,6 +285,7 @@ def test_runs_of_earlier_versions_say_what_they_lack(finished):
     assert "did not keep answers" in shown and "Seconds are not shown" in shown
 
 
+@pytest.mark.full
 def test_a_page_is_written_again_only_when_its_inputs_change(finished, capsys):
     before = KEY.page.read_bytes()
     assert main(["summary"]) == 0

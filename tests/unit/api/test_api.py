@@ -37,6 +37,7 @@ def policy(run):
     return dopsd.load_policy(run.model.path, dopsd.AdapterConfig(r=4, alpha=4, dropout=0.0))
 
 
+@pytest.mark.full
 def test_dopsd_and_its_command_line_are_light_and_a_core_install_samples():
     """A process without the packages of the extras, as on a bare GPU machine, on the toy base."""
     code = f"""

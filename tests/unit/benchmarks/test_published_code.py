@@ -131,6 +131,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
+@pytest.mark.full
 def test_a_checkout_that_computes_the_same_agrees_in_every_check(script, capsys):
     assert script(UTILS, TRAINER) == 0
     said = capsys.readouterr().out

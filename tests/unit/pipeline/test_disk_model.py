@@ -63,6 +63,7 @@ def test_a_matrix_that_does_not_fit_is_refused_before_it_starts(
     disk_model.require_room(load_params())
 
 
+@pytest.mark.full
 def test_a_run_of_other_settings_is_missing_and_what_has_been_written_needs_no_room_again(
     finished: Path,
 ):

@@ -30,6 +30,7 @@ CURVE = CELL / "curve.csv"
 WEIGHTS = Path("base/sudoku/model.safetensors")
 
 
+@pytest.mark.full
 def test_a_pipeline_whose_training_is_killed_ends_with_the_bytes_of_one_that_is_not(finished):
     def results() -> dict[str, str]:
         return {str(path): sha256(path) for path in sorted(Path("runs").rglob("*.*"))}
@@ -80,6 +81,7 @@ def countdown(**model: object) -> None:
     Path("params.yaml").write_text(yaml.safe_dump(raw))
 
 
+@pytest.mark.full
 def test_a_task_that_names_its_own_base_is_trained_and_evaluated_with_it(project, capsys):
     save_toy(Path("base/countdown"))
     config = Path("base/countdown/config.json")  # longer than other tests want their toy
@@ -147,6 +149,7 @@ def test_a_checkpoint_is_evaluated_alone_while_its_run_goes_on_and_then_only_col
     assert (CELL / "curve.csv").read_bytes() == before
 
 
+@pytest.mark.full
 def test_selection_uses_the_named_protocol_whatever_its_place(finished):
     first = small_params()["evaluate"]["protocols"]["greedy"]
     write_params(evaluate__protocols={"a_short": first | {"steps": 5}, "greedy": first})

@@ -90,6 +90,7 @@ def test_a_start_that_is_no_longer_there_has_no_row(started, capsys):
     assert "start" not in json.loads((RUN / "evaluate.json").read_text())
 
 
+@pytest.mark.full
 def test_the_report_says_where_training_began(started):
     for stage in ("evaluate", "select", "test", "report"):
         assert main([stage]) == 0

@@ -168,6 +168,7 @@ def test_a_stage_whose_dvc_is_killed_before_it_has_loaded_does_not_begin(project
     assert not list(Path("work").glob("train-*"))
 
 
+@pytest.mark.full
 def test_a_stop_that_one_stage_is_too_far_on_to_hear_ends_the_next(pipeline):
     """A stage that has made its last forward publishes and ends well; DVC would go on with the
     others for hours.
@@ -209,6 +210,7 @@ def test_after_a_kill_that_cut_off_the_lock_file_no_stage_runs_again(pipeline, c
     assert repro_at_once("one")[0] != 0 and Path("dvc.lock").read_bytes() == merged
 
 
+@pytest.mark.full
 def test_after_a_kill_before_the_first_entry_of_the_run_cache_the_stage_runs_again(pipeline):
     Path("work/go_on").touch()
     assert repro_at_once("one")[0] == 0

@@ -155,6 +155,7 @@ def test_a_rank_of_a_sharded_base_without_memory_says_what_to_lower(project, pla
     assert "Traceback" not in forks.output(0) + forks.output(1)
 
 
+@pytest.mark.full
 def test_auto_with_a_sharded_base_gives_all_ranks_one_size(project):
     write_params(train__prompts_per_collect=3, train__micro_batch_states=8)
     whole = gradients_of(2, "whole.safetensors")[0]
