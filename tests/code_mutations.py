@@ -1,6 +1,6 @@
 """Change lines of losses, sampler, scorers and resuming at random: do the tests see it?
 
-    python tests/code_mutations.py [--lines 60] [--seed 0] [--room losses]
+    python tests/code_mutations.py [--lines 60] [--seed 0] [--room losses] [--skip 20]
 
 Each change turns one operator, number or word of code into another (+ into -, < into <=, 2 into 3,
 and into or), in a copy of the checkout, and runs the tests of its room until the first failure,
@@ -108,6 +108,7 @@ def main() -> int:
     parser.add_argument("--lines", type=int, default=60, help="number of changes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--room", choices=ROOMS, help="only here")
+    parser.add_argument("--skip", type=int, default=0, help="the first changes, seen before")
     given = parser.parse_args()
     rng, seen, made = random.Random(given.seed), Counter[str](), Counter[str]()
     rooms = [given.room] if given.room else list(ROOMS)
@@ -120,6 +121,8 @@ def main() -> int:
             path = rng.choices(files, [file.stat().st_size for file in files])[0]
             possible = changes(path)
         change = rng.choice(possible)
+        if n < given.skip:
+            continue
         verdict = is_seen(change, nearest_first(tests, path))
         made[room] += 1
         seen[room] += verdict
