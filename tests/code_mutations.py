@@ -1,11 +1,12 @@
 """Change lines of losses, sampler, scorers and resuming at random: do the tests see it?
 
-    python tests/code_mutations.py [--lines 60] [--seed 0] [--room losses] [--skip 20]
+    python tests/code_mutations.py [--lines 60] [--seed 0] [--room losses] [--only 3 14]
 
 Each change turns one operator, number or word of code into another (+ into -, < into <=, 2 into 3,
-and into or), in a copy of the checkout, and runs the tests of its room until the first failure,
-those of its module first. It prints each change with what became of it, and how many were seen.
-Some change nothing that can be seen: read those that no test sees.
+and into or), in a copy of the checkout, and runs the tests of its room, then those of others that
+name its module, until the first failure; those of its module come first. It prints each change
+with what became of it, and how many were seen. Some change nothing that can be seen: read those
+that no test sees.
 """
 
 from __future__ import annotations
@@ -81,9 +82,13 @@ def _means_another(source: str, changed: str) -> bool:
 def nearest_first(tests: list[str], path: Path) -> list[str]:
     """Return the files of tests, those first that name a module or its folder most often."""
     module, folder = f"{path.parent.name}.{path.stem}", path.parent.name
-    files = {file: file.read_text() for name in tests for file in (ROOT / name).rglob("test_*.py")}
-    counts = {file: (text.count(module), text.count(folder)) for file, text in files.items()}
-    return [str(file.relative_to(ROOT)) for file in sorted(files, key=counts.get, reverse=True)]
+    rooms = [ROOT / name for name in tests]
+    found = {}
+    for file in (ROOT / "tests/unit").rglob("test_*.py"):
+        text, is_here = file.read_text(), any(room in file.parents for room in rooms)
+        if is_here or module in text:
+            found[file] = is_here, text.count(module), text.count(folder)
+    return [str(file.relative_to(ROOT)) for file in sorted(found, key=found.get, reverse=True)]
 
 
 def is_seen(change: Change, tests: list[str]) -> bool:
@@ -108,7 +113,7 @@ def main() -> int:
     parser.add_argument("--lines", type=int, default=60, help="number of changes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--room", choices=ROOMS, help="only here")
-    parser.add_argument("--skip", type=int, default=0, help="the first changes, seen before")
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of changes, from 0")
     given = parser.parse_args()
     rng, seen, made = random.Random(given.seed), Counter[str](), Counter[str]()
     rooms = [given.room] if given.room else list(ROOMS)
@@ -121,7 +126,7 @@ def main() -> int:
             path = rng.choices(files, [file.stat().st_size for file in files])[0]
             possible = changes(path)
         change = rng.choice(possible)
-        if n < given.skip:
+        if given.only and n not in given.only:
             continue
         verdict = is_seen(change, nearest_first(tests, path))
         made[room] += 1
@@ -129,7 +134,7 @@ def main() -> int:
         line = change.path.read_text(encoding="utf-8").splitlines()[change.line - 1].strip()
         where = f"{change.path.relative_to(ROOT)}:{change.line}"
         word = "seen" if verdict else "NOT SEEN"
-        print(f"{word:8} {where}: {line} [{change.start}: {change.new}]", flush=True)
+        print(f"{n:2} {word:8} {where}: {line} [{change.start}: {change.new}]", flush=True)
     for room, count in made.items():
         print(f"{room}: {seen[room]} of {count} seen")
     return 0
