@@ -80,7 +80,10 @@ def _means_another(source: str, changed: str) -> bool:
 
 
 def nearest_first(tests: list[str], path: Path) -> list[str]:
-    """Return the files of tests, those first that name a module or its folder most often."""
+    """Return files of tests: of these folders, and of others that name the module.
+
+    Those of the folders come first, and of them those that name it or its folder most often.
+    """
     module, folder = f"{path.parent.name}.{path.stem}", path.parent.name
     rooms = [ROOT / name for name in tests]
     found = {}
