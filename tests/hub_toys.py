@@ -68,6 +68,14 @@ HUB["a2d-llama"] = {
     "pretraining_tp": 1,
     "rope_interleaved": False,
     "tie_word_embeddings": True,
+    "output_shift": 1,
+}
+HUB["a2d-qwen2"] = {
+    "architectures": ["A2DQwen2LMHeadModel"],
+    "tie_word_embeddings": True,
+    "use_sliding_window": False,
+    "sliding_window": None,
+    "max_window_layers": 2,
 }
 HUB["sdar"] = HUB["a2d-qwen3"] | {
     "architectures": ["SDARForCausalLM"],

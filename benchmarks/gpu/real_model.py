@@ -28,9 +28,9 @@ os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # 
 
 import torch
 from projects import D_OPSD, DATA, SFT, SIZES, Run
-from smollm2 import convert
 from stages import Stages
 
+from dopsd.models.a2d.convert import Form, convert
 from dopsd.pipeline.toy import build_toy
 
 NAMES = ["convert", "adapt: prepare", "adapt: train", "adapt: export", "prepare", "evaluate_base"]
@@ -49,7 +49,7 @@ RESULTS = {  # files of the run of d-OPSD, by their names in OUT
 def make_base(run: Run) -> str:
     """Convert the GGUF file; make a tiny model of its kind for a rehearsal; return the folder."""
     base, toy = run.folder / "smollm2", run.folder / "toy"
-    count = convert(run.gguf, base)
+    count = convert(run.gguf, base, Form(1, "<empty_output>", torch.bfloat16))
     print(f"{count:,} weights", flush=True)
     if run.is_toy:
         build_toy(base, toy)

@@ -9,6 +9,7 @@ EXTRAS = {  # package: extra of pyproject.toml
     "datasets": "data",
     "dvc": "pipeline",
     "fastapi": "pipeline",
+    "gguf": "gguf",
     "jsonschema": "verifiers",
     "liger_kernel": "liger",
     "math_verify": "verifiers",

@@ -30,6 +30,7 @@ class Registry:
         base: base class of the settings in a folder's config.py.
         marker: name of the module that makes a folder a member.
         shared: folders that are no members, because members share them.
+        rooms: folders whose own folders are members, named `<room>_<folder>`.
     """
 
     package: str
@@ -37,17 +38,16 @@ class Registry:
     base: type[Section] = Section
     marker: str = "config"
     shared: tuple[str, ...] = ("common",)
+    rooms: tuple[str, ...] = ()
 
     @cached_property
     def packages(self) -> dict[str, str]:
         """Dotted names of packages, by the names that params.yaml uses, sorted."""
         roots = import_module(self.package).__path__
-        folders = {  # without importing them, which may need torch
-            module.name: f"{self.package}.{module.name}"
-            for module in iter_modules(roots)
-            if module.name not in self.shared
-            and any(Path(root, module.name, f"{self.marker}.py").is_file() for root in roots)
-        }
+        folders = self._below(self.package, "", list(roots))
+        for room in self.rooms:
+            inside = [str(Path(root, room)) for root in roots]
+            folders |= self._below(f"{self.package}.{room}", f"{room}_", inside)
         plugins = {point.name: point.value for point in entry_points(group=self.package)}
         for name, module in plugins.items():  # names are keys, and folders in runs/
             if not re.fullmatch("[a-z0-9_]+", name) or name in self.shared or not module:
@@ -64,6 +64,15 @@ class Registry:
                 code=Code.PLUGIN_BROKEN,
             )
         return dict(sorted((folders | plugins).items()))
+
+    def _below(self, package: str, prefix: str, roots: list[str]) -> dict[str, str]:
+        """Return the members in a package's folders, not imported: that may need torch."""
+        return {
+            f"{prefix}{module.name}": f"{package}.{module.name}"
+            for module in iter_modules(roots)
+            if module.name not in self.shared
+            and any(Path(root, module.name, f"{self.marker}.py").is_file() for root in roots)
+        }
 
     @property
     def names(self) -> list[str]:

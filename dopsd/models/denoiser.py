@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -44,8 +44,10 @@ class DenoiserConfig(PretrainedConfig):
         weight_tying: whether the head shares the weights of the embedding.
         has_fused_kernels: whether the model's `fuse` is written.
         head_module: the head's full name in the model; it is not quantised.
+        in_file: those of OF_THE_CLASS that a file may set after all.
     """
 
+    in_file: ClassVar[tuple[str, ...]] = ()
     if TYPE_CHECKING:  # transformers turns every annotation that it sees into a required field
         output_shift: int
         attention_patterns: tuple[Attention, ...]

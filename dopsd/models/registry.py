@@ -2,9 +2,9 @@
 
 A folder has `architecture.py`, which registers its config and model classes with transformers'
 AutoConfig and AutoModelForMaskedLM under the folder's name (model_type "My-model" is the folder
-my_model). Files that name another architecture's model_type are told by their class, which
-checkpoints.yaml has. The classes derive from those of denoiser.py; no code outside the folder asks
-which architecture it is.
+my_model, and "a2d-llama" is a2d/llama). Files that name another architecture's model_type are told
+by their class, which checkpoints.yaml has. The classes derive from those of denoiser.py; no code
+outside the folder asks which architecture it is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # what transformers raises for values of a wrong kind
 ODD = (OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError)
-ARCHITECTURES = Registry("dopsd.models", "architecture", marker="architecture")
+ARCHITECTURES = Registry("dopsd.models", "architecture", marker="architecture", rooms=("a2d",))
 
 
 def folder_name(model_type: str) -> str:

@@ -78,13 +78,19 @@ def _supports(name: str) -> str:
     return line(
         name,
         " or ".join(sees[pattern] for pattern in patterns),
-        "the next token" if kind.output_shift else "its own token",
+        _predicts(kind),
         " or ".join(cache[pattern] for pattern in patterns),
         "yes" if "bidirectional" in patterns else "no",
         "yes" if kind.has_fused_kernels else "no",
         "yes",  # of every architecture
         "all" if "bidirectional" in patterns else f"all; {_with_settings()}",
     )
+
+
+def _predicts(kind: type[DenoiserConfig]) -> str:
+    if "output_shift" in kind.in_file:
+        return "its own token or the next"
+    return "the next token" if kind.output_shift else "its own token"
 
 
 def _with_settings() -> str:

@@ -87,7 +87,8 @@ class DecoderConfig(DenoiserConfig):
         """
         cls.check(config_dict)
         left_out = {"auto_map", "attn_implementation", "rope_scaling"}  # the last is None here
-        empty = {name for name in ("mask_token_id", "block_size") if config_dict.get(name) is None}
+        optional = ("mask_token_id", "block_size", *cls.in_file)
+        empty = {name for name in optional if config_dict.get(name) is None}
         fields = {k: value for k, value in config_dict.items() if k not in left_out | empty}
         config: Self = super().from_dict(fields, **kwargs)
         return config
@@ -105,12 +106,13 @@ class DecoderConfig(DenoiserConfig):
         names = ("rope_theta", "rope_type", "partial_rotary_factor")
         raw = raw | {name: rope.get(name) for name in names}
         allowed = ALLOWED | {"rope_type": ("default", None)} | cls.allowed
-        allowed |= {name: (getattr(cls, name),) for name in OF_THE_CLASS}
+        fixed = [name for name in OF_THE_CLASS if name not in cls.in_file]
+        allowed |= {name: (getattr(cls, name),) for name in fixed}
         check_fields(raw, cls.model_type, (*READ, "rope_theta", *cls.required), allowed)
         check_numbers(raw, (*WHOLE, "block_size", *cls.whole), ("rms_norm_eps", "rope_theta"))
         check_ids(raw, ("mask_token_id", "eos_token_id"), raw["vocab_size"])
         fields = {field.name for field in dataclasses.fields(cls)}
-        check_known(raw, {*allowed, *WHOLE, *cls.required, *cls.whole, *fields})
+        check_known(raw, {*allowed, *WHOLE, *cls.required, *cls.whole, *cls.in_file, *fields})
         heads, kv_heads = raw["num_attention_heads"], raw["num_key_value_heads"]
         if heads % kv_heads or (raw["hidden_size"] % heads and not raw.get("head_dim")):
             raise DopsdError(

@@ -72,13 +72,13 @@ def test_at_true_size_it_has_the_published_number_of_parameters(name: str):
 
 
 def test_tiny_a2d_has_the_parameters_of_qwen3_and_its_files_the_head_once_more():
-    config = next(row for row in published() if "mdlm" in row.name).config()
+    config = next(row for row in published() if "Qwen3-0.6B-diffusion-mdlm" in row.name).config()
     assert count(config) == 596_049_920
     assert round((596_049_920 + 151_936 * 1024) / 1e9, 1) == 0.8  # as the hub counts
 
 
 def test_an_adapted_smollm2_has_its_fields_and_its_size(tmp_path: Path):
-    raw = CONFIGS["HuggingFaceTB/SmolLM2-135M"] | {"model_type": "a2d-llama"}
+    raw = CONFIGS["HuggingFaceTB/SmolLM2-135M"] | {"model_type": "a2d-llama", "mask_token_id": 16}
     (tmp_path / "config.json").write_text(json.dumps(raw))
     row = next(row for row in published() if row.architecture == "a2d_llama")
     assert count(read_config(tmp_path)) == count(row.config()) == 134_515_008

@@ -44,12 +44,18 @@ def words_of(family: str) -> list[str]:
 def test_the_toy_of_a_base_that_is_not_here_is_of_its_kind(family: str, tmp_path: Path):
     settings = checked(profiles.resolve(f"{family}-gsm8k"), "p")
     build_toy(Path(settings.model.path), tmp_path)
-    policy = load_policy(ModelConfig(path=str(tmp_path)), settings.train.lora, 0)
+    policy = load_policy(
+        ModelConfig(path=str(tmp_path), block_size=settings.model.block_size),
+        settings.train.lora,
+        0,
+    )
     assert policy.trainable()  # its layers have the names that the profile adapts
-    kind = {"smollm2-135m": "a2d-llama"}.get(family, family)
+    kind = {"smollm2-135m": "a2d-llama", "opdlm-0.6b": "a2d-qwen3"}.get(family, family)
     assert policy.core.config.model_type.lower()[:4] == kind[:4]
     size = settings.sampling.block_length
-    assert policy.block_size in (None, size) and (policy.block_size == 4) == (family[:4] == "sdar")
+    assert policy.block_size in (None, size) and (policy.block_size == 4) == (
+        family[:4] in ("sdar", "opdl")
+    )
 
 
 def test_a_base_of_unknown_size_is_rehearsed_without_an_estimate(monkeypatch, tmp_path, capsys):

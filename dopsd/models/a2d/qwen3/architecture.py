@@ -1,18 +1,18 @@
-"""Tiny-A2D (dllm-hub, 2025-12): Qwen3 with another mask, as a native transformers model.
+"""A Qwen3 decoder with another mask: Tiny-A2D (dllm-hub, 2025-12), OPDLM (arXiv 2606.06712), TIDE.
 
-Tensor names and config are those of Qwen3; the output is not shifted. Importing this module
-registers model_type "a2d-qwen3" with AutoConfig and AutoModelForMaskedLM.
+Tensor names and config are those of Qwen3. Importing this module registers model_type "a2d-qwen3"
+with AutoConfig and AutoModelForMaskedLM.
 """
 
 from typing import ClassVar
 
 from transformers import AutoConfig, AutoModelForMaskedLM, Qwen3Config, Qwen3Model
 
+from dopsd.models.a2d.config import A2dConfig
 from dopsd.models.common.decoder import DecoderForMaskedLM, without_causal_mask
-from dopsd.models.common.decoder_config import DecoderConfig
 
 
-class A2dQwen3Config(DecoderConfig, Qwen3Config):
+class A2dQwen3Config(A2dConfig, Qwen3Config):
     """Shape of a Tiny-A2D model.
 
     The published config.json names no mask; the tokenizers of the family add it as token 151669.
@@ -20,11 +20,9 @@ class A2dQwen3Config(DecoderConfig, Qwen3Config):
 
     model_type = "a2d-qwen3"
     mask_token = "<|mask|>"
-    end_of_turn = "<|im_end|>"
     # fine-tuned on chats alone (examples/a2d of ZHZisZZ/dllm), in which Qwen3's template writes an
     # empty thought before the last answer
     template_options = {"enable_thinking": False}  # noqa: RUF012
-    attention_patterns = ("bidirectional", "block_causal")
     required: ClassVar[tuple[str, ...]] = ("head_dim", "eos_token_id")
     allowed: ClassVar[dict[str, tuple[object, ...]]] = {"attention_bias": (False,)}
     mask_token_id: int = 151669

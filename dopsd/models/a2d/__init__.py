@@ -1,0 +1,1 @@
+"""Autoregressive decoders made diffusion models: one folder for each, and how to make one."""

@@ -1,0 +1,237 @@
+"""Write an autoregressive checkpoint as a masked diffusion model, before it has learnt to denoise.
+
+The weights stay; config and tokenizer get a mask, and the mask a row of the embedding: an unused
+one if there is one, else a new one. It begins as the mean of all tokens' rows.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dopsd.core.errors import Code, DopsdError, unknown
+from dopsd.core.tensor_files import fsync_rename
+from dopsd.models.a2d.gguf import GgufFile
+from dopsd.models.checkpoint_files import (
+    SHARD,
+    check_finite,
+    file_of,
+    read_tensor,
+    write_index,
+    write_shards,
+)
+from dopsd.models.common.decoder_config import DecoderConfig
+from dopsd.models.registry import config_class, folder_name, read_config
+from dopsd.models.tokenizer import suppress_tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+ROOM = "a2d"  # model_type llama becomes a2d-llama
+FAMILIES = ("llama", "qwen2", "qwen3")
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+LEFT_OUT = {  # fields of config.json about the autoregressive class and its file
+    *("architectures", "auto_map", "torch_dtype", "dtype", "transformers_version", "use_cache"),
+    *("_name_or_path", "_attn_implementation_autoset"),
+}
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the diffusion model predicts, and how its files hold it.
+
+    Attributes:
+        output_shift: 1: the state at position i predicts token i + 1, as before; 0: token i.
+        mask_token: text of the mask, a special token of the tokenizer or a new one; None: the
+            family's.
+        dtype: of the files.
+    """
+
+    output_shift: int
+    mask_token: str | None
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Source:
+    """An autoregressive checkpoint: fields of config.json, tensors by name, and the tokenizer."""
+
+    path: Path
+    raw: dict[str, Any]
+    shapes: dict[str, Tensor]  # without values
+    tensor: Callable[[str], Tensor]
+    tokenizer: PreTrainedTokenizerBase
+
+
+def convert(path: Path, out: Path, form: Form) -> int:
+    """Write config.json, the weights and the tokenizer of the diffusion model; replace the folder.
+
+    Args:
+        path: a folder in the hub's layout, or a GGUF file.
+        out: the folder to write.
+        form: what the diffusion model is to be.
+
+    Returns:
+        The number of weights.
+
+    Raises:
+        DopsdError: if the checkpoint is missing, damaged, of another family, or without a chat
+            template.
+    """
+    source = _read(path)
+    if source.tokenizer.chat_template is None:
+        raise DopsdError(
+            f"{path}: the tokenizer has no chat template, by which prompts are written; add"
+            " chat_template to tokenizer_config.json, or take the instruct version",
+            code=Code.TOKENIZER,
+        )
+    raw = _config(source, form)
+    new = out.with_name(f"{out.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    (new / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
+    suppress_tokens(source.tokenizer, read_config(new))  # refuses what does not fit
+    count = _write_weights(source, new, raw, form.dtype)
+    source.tokenizer.save_pretrained(new)
+    shutil.rmtree(out, ignore_errors=True)
+    fsync_rename(new, out)
+    return count
+
+
+def _read(path: Path) -> Source:
+    """Open a checkpoint; its weights are read later, one by one."""
+    if path.is_file():
+        file = GgufFile(path)
+        shapes = {
+            name: torch.empty([int(n) for n in reversed(found.shape)], device="meta")
+            for name, found in file.tensors.items()
+        }
+        return Source(path, file.config(), shapes, file.tensor, file.tokenizer())
+    try:
+        raw = json.loads((path / "config.json").read_bytes())
+        kind = raw["model_type"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise DopsdError(
+            f"adapt.source: {path} (from {Path.cwd()}): no checkpoint folder and no GGUF file"
+            f" ({' '.join(str(error).split())[:100]}); download one, such as with `hf download NAME"
+            f" --local-dir models/NAME`",
+            code=Code.NO_MODEL,
+        ) from error
+    if kind not in FAMILIES:
+        raise DopsdError(
+            unknown(f"{path}/config.json: model_type {kind!r} cannot be adapted", FAMILIES),
+            code=Code.UNSUPPORTED_MODEL,
+        )
+    fields = {name: value for name, value in raw.items() if name not in LEFT_OUT}
+    try:
+        class_of(kind).check(fields | {"mask_token_id": 0, "eos_token_id": 0})
+    except DopsdError as error:
+        raise DopsdError(f"{path}/{error}", code=error.code) from error
+    return _of_folder(path, fields)
+
+
+def class_of(model_type: str) -> type[DecoderConfig]:
+    """Return the config class that an autoregressive model_type becomes."""
+    kind = config_class(folder_name(f"{ROOM}-{model_type}"))
+    assert issubclass(kind, DecoderConfig)
+    return kind
+
+
+def _of_folder(path: Path, raw: dict[str, Any]) -> Source:
+    from transformers import AutoTokenizer
+
+    files = file_of(path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            path, local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise DopsdError(
+            f"{path}: cannot read a tokenizer ({reason}); copy tokenizer.json and"
+            " tokenizer_config.json into the folder",
+            code=Code.TOKENIZER,
+        ) from error
+
+    def tensor(name: str) -> Tensor:
+        return read_tensor(files[name], name)
+
+    shapes = {name: tensor(name).to("meta") for name in files}
+    if raw.get("tie_word_embeddings"):
+        shapes.pop(HEAD, None)  # some files hold the embedding twice
+    return Source(path, raw, shapes, tensor, tokenizer)
+
+
+def _config(source: Source, form: Form) -> dict[str, Any]:
+    """Return config.json, after giving the tokenizer its mask."""
+    tokenizer, kind = source.tokenizer, class_of(source.raw["model_type"])
+    mask = form.mask_token or kind.mask_token
+    rows = source.shapes[EMBEDDING].shape[0]
+    tokenizer.add_special_tokens({"mask_token": mask})
+    mask_id, eos_id = tokenizer.mask_token_id, tokenizer.eos_token_id
+    if eos_id is None:
+        raise DopsdError(
+            f"{source.path}: the tokenizer names no end of text (eos_token), which ends and pads"
+            " answers; name it in tokenizer_config.json",
+            code=Code.TOKENIZER,
+        )
+    if mask_id == eos_id:
+        raise DopsdError(
+            f"adapt.mask_token: {mask} is the end of text; name another special token, or null",
+            code=Code.TOKENIZER,
+        )
+    return source.raw | {
+        "model_type": kind.model_type,
+        "architectures": [f"{kind.__name__.removesuffix('Config')}ForMaskedLM"],
+        "output_shift": form.output_shift,
+        "mask_token": mask,
+        "mask_token_id": mask_id,
+        "eos_token_id": eos_id,
+        "end_of_turn": tokenizer.eos_token,
+        "vocab_size": max(rows, mask_id + 1),
+        "tie_word_embeddings": HEAD not in source.shapes,
+    }
+
+
+def _write_weights(source: Source, out: Path, raw: dict[str, Any], dtype: torch.dtype) -> int:
+    size, mask = raw["vocab_size"], raw["mask_token_id"]
+
+    def shape_of(name: str, shape: Tensor) -> Tensor:
+        rows = size if name in (EMBEDDING, HEAD) else shape.shape[0]
+        return torch.empty((rows, *shape.shape[1:]), dtype=dtype, device="meta")
+
+    def tensor(name: str) -> Tensor:
+        values = source.tensor(name)
+        check_finite([(name, values)], source.path)
+        if name in (EMBEDDING, HEAD):
+            values = with_mask(values, size, mask, len(source.tokenizer))
+        return values.to(dtype)
+
+    shapes = {name: shape_of(name, shape) for name, shape in source.shapes.items()}
+    plan = write_shards(shapes, tensor, out, SHARD)
+    if plan.is_sharded:
+        write_index(plan, out)
+    return sum(shape.numel() for shape in shapes.values())
+
+
+def with_mask(rows: Tensor, size: int, mask: int, tokens: int) -> Tensor:
+    """Return an embedding or a head [size, D] with the mean of its tokens' rows for the mask.
+
+    Args:
+        rows: [V, D]; those after the last token count for nothing.
+        size: rows of the result, V or V + 1.
+        mask: the mask's row.
+        tokens: tokens of the tokenizer, with the mask.
+    """
+    counts = torch.arange(len(rows)) < tokens
+    counts[mask : mask + 1] = False
+    new = torch.cat([rows, rows.new_zeros(size - len(rows), rows.shape[1])])
+    new[mask] = rows[counts].float().mean(0).to(rows.dtype)
+    return new

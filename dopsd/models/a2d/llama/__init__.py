@@ -1,0 +1,1 @@
+"""Llama made a diffusion model, model_type "a2d-llama"."""

@@ -1,0 +1,39 @@
+"""A Llama decoder, such as SmolLM2 (arXiv 2502.02737), with another mask; model_type "a2d-llama".
+
+Importing this module registers the model_type with AutoConfig and AutoModelForMaskedLM.
+"""
+
+from typing import ClassVar
+
+from transformers import AutoConfig, AutoModelForMaskedLM, LlamaConfig, LlamaModel
+
+from dopsd.models.a2d.config import A2dConfig
+from dopsd.models.common.decoder import DecoderForMaskedLM, without_causal_mask
+
+
+class A2dLlamaConfig(A2dConfig, LlamaConfig):
+    """Shape of an adapted Llama."""
+
+    model_type = "a2d-llama"
+    mask_token = "<|mask|>"
+    required: ClassVar[tuple[str, ...]] = ("eos_token_id", "mask_token_id")
+    allowed: ClassVar[dict[str, tuple[object, ...]]] = {
+        "attention_bias": (False,),
+        "mlp_bias": (False,),
+        "is_llama_config": (None, True),  # of SmolLM2's file; changes nothing
+    }
+    mask_token_id: int = 0
+    block_size: int | None = None
+    block_alignment: str = "completion"  # type: ignore[assignment]
+
+
+class A2dLlamaForMaskedLM(DecoderForMaskedLM):
+    """The adapted Llama with its head."""
+
+    config_class = A2dLlamaConfig
+    trunk_class = without_causal_mask(LlamaModel)
+    _no_split_modules = ["LlamaDecoderLayer"]  # noqa: RUF012
+
+
+AutoConfig.register("a2d-llama", A2dLlamaConfig)
+AutoModelForMaskedLM.register(A2dLlamaConfig, A2dLlamaForMaskedLM)

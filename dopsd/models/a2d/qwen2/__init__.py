@@ -1,0 +1,1 @@
+"""Qwen2 made a diffusion model, model_type "a2d-qwen2"."""

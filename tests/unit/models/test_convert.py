@@ -1,0 +1,124 @@
+"""Autoregressive checkpoints as diffusion models: weights, mask, shift, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from autoregressive_toys import autoregressive, save_source, write_gguf
+from gguf import GGUFReader, dequantize
+from safetensors.torch import load_file
+from toys import rewrite
+
+from dopsd.core.errors import DopsdError
+from dopsd.models.a2d.convert import Form, convert
+from dopsd.models.config import ModelConfig
+from dopsd.models.llm_policy import load_policy
+from dopsd.models.registry import read_config
+
+SHIFTED = Form(1, None, torch.float32)
+IDS = torch.tensor([[12, 40, 7, 33, 25]])
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize(("spare", "tied"), [(0, True), (0, False), (3, True)])
+def test_the_weights_stay_and_the_mask_has_a_row(kind: str, spare: int, tied: bool, tmp_path: Path):
+    model = save_source(tmp_path / "source", kind, spare, tied)
+    count = convert(tmp_path / "source", tmp_path / "out", SHIFTED)
+    policy = load_policy(ModelConfig(path=str(tmp_path / "out")), None, 0)
+    rows, tokens = model.config.vocab_size, model.config.vocab_size - spare
+    assert (policy.mask_id, policy.vocabulary) == (tokens, max(rows, tokens + 1))
+    assert count == policy.core.num_parameters()
+    with torch.no_grad():  # in one layer the last position sees the same with any mask
+        ours = policy.head(policy.core.trunk(IDS))[0, -1]
+        theirs = model(IDS).logits[0, -1]
+        aligned = policy.head(policy.hidden(torch.cat([IDS, IDS[:, :1]], 1), None)).shape
+    assert (ours[:tokens] - theirs[:tokens]).abs().max() <= 1e-5
+    assert aligned == (1, 6, policy.vocabulary)
+    embedding = model.get_input_embeddings().weight
+    mask = policy.core.get_input_embeddings().weight[policy.mask_id]
+    assert (mask - embedding[:tokens].mean(0)).abs().max() <= 1e-6
+    assert policy.output_shift == 1
+
+
+def test_a_token_in_reserve_becomes_the_mask(tmp_path: Path):
+    model = save_source(tmp_path / "source", "llama")
+    convert(tmp_path / "source", tmp_path / "out", Form(0, "<|mdm_mask|>", torch.bfloat16))
+    config = read_config(tmp_path / "out")
+    assert (config.mask_token_id, config.output_shift) == (1, 0)
+    weights = load_file(tmp_path / "out/model.safetensors")
+    old = model.get_input_embeddings().weight.detach()
+    others = torch.cat([old[:1], old[2:]]).mean(0)
+    assert (weights["model.embed_tokens.weight"][1].float() - others).abs().max() <= 1e-2
+    assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
+
+
+def test_a_gguf_file_is_read_bit_for_bit(tmp_path: Path):
+    model = autoregressive("llama", 261)
+    tokens = write_gguf(tmp_path / "toy.gguf", model)
+    convert(tmp_path / "toy.gguf", tmp_path / "out", Form(1, "<empty_output>", torch.float32))
+    weights = load_file(tmp_path / "out/model.safetensors")
+    read = {
+        tensor.name: np.array(dequantize(tensor.data, tensor.tensor_type))
+        for tensor in GGUFReader(tmp_path / "toy.gguf").tensors
+    }
+    down = weights["model.layers.0.mlp.gate_proj.weight"].numpy()
+    assert np.array_equal(down, read["blk.0.ffn_gate.weight"].reshape(down.shape))
+    keys = weights["model.layers.0.self_attn.k_proj.weight"].numpy()
+    pairs = read["blk.0.attn_k.weight"].reshape(keys.shape)
+    for head in range(2):
+        for i in range(4):
+            for half in range(2):
+                assert np.array_equal(keys[head * 8 + half * 4 + i], pairs[head * 8 + 2 * i + half])
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            if name != "model.embed_tokens.weight":
+                tensor.copy_(weights[name])
+    policy = load_policy(ModelConfig(path=str(tmp_path / "out")), None, 0)
+    with torch.no_grad():
+        gap = policy.head(policy.core.trunk(IDS))[0, -1] - model(IDS).logits[0, -1]
+    assert gap[4:].abs().max() <= 1e-5
+    text = policy.text.encode([{"role": "user", "content": "cab12"}])
+    assert [tokens[i] for i in text.tolist()][6:10] == ["c", "ab", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"model_type": "gpt2"}, "model_type 'gpt2' cannot be adapted: unknown; there is llama"),
+        ({"mlp_bias": True}, "mlp_bias: True; this model computes False"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}}, "rope_type: 'yarn'"),
+    ],
+)
+def test_what_is_not_computed_is_refused(changes: dict, expected: str, tmp_path: Path):
+    save_source(tmp_path / "source", "llama")
+    rewrite(tmp_path / "source/config.json", **changes)
+    with pytest.raises(DopsdError, match=expected):
+        convert(tmp_path / "source", tmp_path / "out", SHIFTED)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_source_without_chats_or_files_is_refused(tmp_path: Path):
+    with pytest.raises(DopsdError, match=r"adapt.source: .*no checkpoint folder and no GGUF"):
+        convert(tmp_path / "none", tmp_path / "out", SHIFTED)
+    (tmp_path / "no.gguf").write_bytes(b"GGUF")
+    with pytest.raises(DopsdError, match="not a whole GGUF file"):
+        convert(tmp_path / "no.gguf", tmp_path / "out", SHIFTED)
+    save_source(tmp_path / "source", "qwen3")
+    (tmp_path / "source/chat_template.jinja").unlink(missing_ok=True)
+    raw = json.loads((tmp_path / "source/tokenizer_config.json").read_text())
+    raw.pop("chat_template", None)
+    (tmp_path / "source/tokenizer_config.json").write_text(json.dumps(raw))
+    with pytest.raises(DopsdError, match="no chat template"):
+        convert(tmp_path / "source", tmp_path / "out", SHIFTED)
+
+
+def test_a_file_says_how_its_model_predicts(tmp_path: Path):
+    save_source(tmp_path / "source", "llama")
+    convert(tmp_path / "source", tmp_path / "out", SHIFTED)
+    rewrite(tmp_path / "out/config.json", output_shift=2)
+    with pytest.raises(DopsdError, match="output_shift: 2; expected 0 or 1"):
+        read_config(tmp_path / "out")
