@@ -74,15 +74,19 @@ class AlgorithmContext:
     made: Made = field(default_factory=Made)
 
     def prompts(
-        self, problems: Sequence[Problem], sampling: SamplingConfig | None = None
+        self,
+        problems: Sequence[Problem],
+        sampling: SamplingConfig | None = None,
+        split: str = "train",
     ) -> list[Tensor]:
-        """Return the tokenised prompts of training problems, each [P].
+        """Return the tokenised prompts of problems, each [P].
 
         Args:
             problems: the problems.
             sampling: lengths and prefill; None: those of the run.
+            split: theirs, for messages.
         """
-        prompt_set = PromptSet(self.task, problems, "train", self.model.prompt_style)
+        prompt_set = PromptSet(self.task, problems, split, self.model.prompt_style)
         return prompt_set.prompts(self.policy, sampling or self.sampling)
 
     def collector(self, config: CollectorConfig) -> RolloutCollector:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dopsd.algorithms.common.batch import MaskedTexts
 from dopsd.core.rng import fold_in, uniform
@@ -28,7 +29,7 @@ class Text:
 
     Attributes:
         prompt: [P].
-        completion: [G], without masks.
+        completion: [L], without masks; L may differ between the texts of a batch.
         key: key of the mask.
         weight: weight in the update.
         span: tokens [start, end) to predict; None: all. The tokens before stay, and those after are
@@ -47,22 +48,30 @@ def masked(
 ) -> MaskedTexts:
     """Mask every token of each completion with probability t ~ U(least, most), and weight it 1/t.
 
-    With a span only its tokens; their weight is then also multiplied by G / (tokens of the span).
+    With a span only its tokens. G is the longest completion, in whole blocks of the model; shorter
+    ones are padded on the right, where no token sees them. A token's weight is also multiplied by
+    G / (tokens of the completion or span), as the loss divides by G.
 
     Args:
-        policy: the model, for its special tokens and its device.
+        policy: the model, for its special tokens, its blocks and its device.
         texts: B texts.
         least: lower limit of t.
         most: upper limit of t.
     """
     prompts, prompt_mask = left_pad([text.prompt for text in texts], policy.eos_id)  # [B, P]
-    targets = torch.stack([text.completion for text in texts])  # [B, G]
+    lengths = torch.tensor([len(text.completion) for text in texts])[:, None]  # [B, 1]
+    length = int(lengths.max())
+    length += -length % (policy.block_size or 1)
+    padding = [(0, length - len(text.completion)) for text in texts]
+    padded = [
+        pad(t.completion, p, value=policy.eos_id) for t, p in zip(texts, padding, strict=True)
+    ]
+    targets = torch.stack(padded)  # [B, G]
     key = torch.tensor([text.key for text in texts])[:, None]  # [B, 1]
-    # [B, G+1], the last column is t
-    draw = uniform(fold_in(key, torch.arange(targets.shape[1] + 1)))
-    mask_ratio = draw[:, -1:] * (most - least) + least
-    length = targets.shape[1]
-    edges = torch.tensor([text.span or (0, length) for text in texts])
+    # [B, G+1], the column after a text's last token is its t
+    draw = uniform(fold_in(key, torch.arange(length + 1)))
+    mask_ratio = draw.gather(1, lengths) * (most - least) + least
+    edges = torch.tensor([text.span or (0, len(text.completion)) for text in texts])
     start, end = edges[:, :1], edges[:, 1:]  # [B, 1]
     positions = torch.arange(length)
     loss_mask = (draw[:, :-1] < mask_ratio) & (positions >= start) & (positions < end)
@@ -70,7 +79,7 @@ def masked(
     ids = torch.cat([prompts, targets.masked_fill(hidden, policy.mask_id)], 1)
     batch = MaskedTexts(
         ids,
-        torch.cat([prompt_mask, torch.ones_like(loss_mask)], 1),
+        torch.cat([prompt_mask, positions < lengths], 1),
         targets,
         loss_mask,
         (1 / mask_ratio * (length / (end - start)))[:, 0],

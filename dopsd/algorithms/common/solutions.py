@@ -54,7 +54,7 @@ def taught_solution(task: Task, problem: Problem, method: str) -> str:
 
 @dataclass
 class Solutions:
-    """Solutions that a method learns, as tokens of one length; logs once if some are cut.
+    """Solutions that a method learns, as tokens; logs once if some are longer than G.
 
     Attributes:
         task: the task.
@@ -70,6 +70,10 @@ class Solutions:
 
     def of(self, policy: Policy, problems: Sequence[Problem]) -> list[Tensor]:
         """Return each problem's solution [G], padded with end of text."""
+        return [padded(ids, self.length, policy.eos_id) for ids in self.tokens(policy, problems)]
+
+    def tokens(self, policy: Policy, problems: Sequence[Problem]) -> list[Tensor]:
+        """Return each problem's solution, neither cut nor padded."""
         tokens = [
             policy.text.tokens(taught_solution(self.task, problem, self.method))
             for problem in problems
@@ -81,7 +85,7 @@ class Solutions:
                 f"{self.method}: some solutions are cut, with their answers, to {self.length}"
                 f" tokens; the longest has {longest}"
             )
-        return [padded(ids, self.length, policy.eos_id) for ids in tokens]
+        return tokens
 
 
 def padded(tokens: Tensor, length: int, eos_id: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Supervised fine-tuning by masked diffusion on solutions.
 
 d1 (arXiv 2504.12216), section 3.1; LLaDA, Eq. 5. Solutions are the task's own references, or rows
-of `traces`. The model also learns the padding, which is end of text.
+of `traces`. The model also learns the padding, which is end of text, unless `padding` is ignore.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
@@ -16,18 +17,23 @@ from dopsd.algorithms.common.batch import MaskedTexts
 from dopsd.algorithms.common.losses import masked_diffusion_loss, metric_sums
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.common.solutions import Solutions, padded
+from dopsd.algorithms.sft.held_out import MOST, HeldOut
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
 from dopsd.core.rng import key_from
 from dopsd.core.types import Problem
 from dopsd.rollout.collector import RolloutStats
-from dopsd.tasks.common.sources import read_rows, text_of
+from dopsd.tasks.common.sources import Row, read_rows, text_of
 
 if TYPE_CHECKING:
     from dopsd.algorithms.sft.config import SftConfig
     from dopsd.models.policy import Policy
     from dopsd.tasks.common.config import Source
+
+Pair = tuple[Tensor, Tensor]  # prompt [P] and what is learnt after it [L]
+Chat = list[dict[str, str]]
+SHARE = 20  # of the traces one is held out, if they are looked at
 
 
 def build(config: SftConfig, context: AlgorithmContext) -> Sft:
@@ -44,25 +50,25 @@ class Sft:
         self.config, self.context, self.seed = config, context, context.seed
         self.length = config.length or context.sampling.gen_length
         self.solutions = Solutions(context.task, "sft", self.length)
-        self.traces = self._read(context.policy, config.traces) if config.traces else []
         self.index = {problem.id: i for i, problem in enumerate(context.task.load("train"))}
+        read = self._read(context.policy, config.traces) if config.traces else []
+        self.held_out, every = None, config.held_out_every
+        if every and read:
+            count = min(MOST, len(read) // SHARE)
+            self.held_out = HeldOut(context, [self.pair(*pair) for pair in read[:count]], read[:1])
+            read = read[count:]
+        elif every:
+            problems = context.task.load("validation")[:MOST]
+            solved = self.solved(context.policy, problems, "validation")
+            self.held_out = HeldOut(context, [self.pair(*pair) for pair in solved], solved[:1])
+        self.traces = [self.pair(*pair) for pair in read]
 
-    def _read(self, policy: Policy, source: Source) -> list[tuple[Tensor, Tensor]]:
-        """Return rows {question, response} as tokens; those that are too long are left out."""
-        rows = [
-            (text_of(row, "question"), text_of(row, "response"))
-            for row in read_rows(source, "method.sft.traces")
-        ]
-        tokenized = [
-            (policy.text.encode([{"role": "user", "content": question}]), policy.text.tokens(text))
-            for question, text in rows
-        ]
+    def _read(self, policy: Policy, source: Source) -> list[Pair]:
+        """Return prompts and responses of traces; those that are too long are left out."""
+        rows = [chat_of(row) for row in read_rows(source, "method.sft.traces")]
+        tokenized = [(policy.text.encode(chat), policy.text.tokens(text)) for chat, text in rows]
         max_prompt = policy.max_length - self.length
-        traces = [
-            (p, padded(t, self.length, policy.eos_id))
-            for p, t in tokenized
-            if len(t) <= self.length and len(p) <= max_prompt
-        ]
+        traces = [(p, t) for p, t in tokenized if len(t) <= self.length and len(p) <= max_prompt]
         if len(traces) < len(rows):
             log(
                 f"sft: left out {len(rows) - len(traces)} of {len(rows)} traces: a response over"
@@ -78,15 +84,39 @@ class Sft:
             )
         return traces
 
+    def pair(self, prompt: Tensor, response: Tensor) -> Pair:
+        """Return what stays and what is learnt of a prompt [P] and a response [n].
+
+        With `predict: all` only the first token stays: nothing predicts it under a shifted output.
+        """
+        learns_padding = self.config.padding == "learn"
+        length = self.length if learns_padding else min(len(response) + 1, self.length)
+        response = padded(response, length, self.context.policy.eos_id)
+        if self.config.predict == "all":
+            return prompt[:1], torch.cat([prompt[1:], response])
+        return prompt, response
+
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
         """Return one update: a masked solution or trace for each problem."""
-        pairs = self._traced(problems, update) if self.traces else self._solved(policy, problems)
+        pairs = self._traced(problems, update) if self.traces else self._taught(policy, problems)
         keys = [key_from("sft", self.seed, update, problem.id) for problem in problems]
-        batch = masked(policy, [Text(p, c, key) for (p, c), key in zip(pairs, keys, strict=True)])
+        texts = [Text(p, c, key) for (p, c), key in zip(pairs, keys, strict=True)]
+        batches = [masked(policy, some) for some in self._buckets(texts)]
         counters = {"trajectories": len(pairs), "rollouts": 0, "sampled_tokens": 0}
-        return Collected([[batch]], RolloutStats(counters, MetricSums()))
+        stats = RolloutStats(counters, MetricSums())
+        if self.held_out and update % (self.config.held_out_every or 1) == 0:
+            stats.metrics.merge(self.held_out.measure(policy, update))
+        return Collected([batches], stats)
 
-    def _traced(self, problems: Sequence[Problem], update: int) -> list[tuple[Tensor, Tensor]]:
+    def _buckets(self, texts: list[Text]) -> list[list[Text]]:
+        """Return texts of about one length together, as many as fit into memory at once."""
+        if self.config.padding == "learn" and self.config.predict == "response":
+            return [texts]
+        size = self.context.sequences_at_once
+        by_length = sorted(texts, key=lambda text: len(text.completion))
+        return [by_length[start : start + size] for start in range(0, len(texts), size)]
+
+    def _traced(self, problems: Sequence[Problem], update: int) -> list[Pair]:
         """Return a trace for each problem.
 
         Problems come in a new order each epoch, and traces follow the problems, so the order of
@@ -99,13 +129,41 @@ class Sft:
             for problem in problems
         ]
 
-    def _solved(self, policy: Policy, problems: Sequence[Problem]) -> list[tuple[Tensor, Tensor]]:
+    def _taught(self, policy: Policy, problems: Sequence[Problem]) -> list[Pair]:
+        return [self.pair(*pair) for pair in self.solved(policy, problems, "train")]
+
+    def solved(self, policy: Policy, problems: Sequence[Problem], split: str) -> list[Pair]:
+        """Return the prompts of problems with their solutions, neither cut nor padded."""
         sampling = self.context.sampling.model_copy(update={"gen_length": self.length})
-        texts = self.solutions.of(policy, problems)
-        return list(zip(self.context.prompts(problems, sampling), texts, strict=True))
+        prompts = self.context.prompts(problems, sampling, split)
+        return list(zip(prompts, self.solutions.tokens(policy, problems), strict=True))
 
     def loss(self, policy: Policy, batch: MaskedTexts) -> LossOutput:
         """Return the masked-diffusion bound of each row, weighted and summed."""
         losses = masked_diffusion_loss(policy, batch)  # [B]
         sums = metric_sums({"cross_entropy": losses.sum()}, len(batch))
         return LossOutput((losses * batch.weight).sum(), sums)
+
+
+def chat_of(row: Row) -> tuple[Chat, str]:
+    """Return the chat and the answer of a row {question, response} or {messages}.
+
+    Raises:
+        DopsdError: if the row has neither, or its messages do not end with the assistant's.
+    """
+    messages = row.values.get("messages")
+    if messages is None:
+        question = text_of(row, "question")
+        return [{"role": "user", "content": question}], text_of(row, "response")
+    is_chat = isinstance(messages, list) and all(
+        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
+        for m in messages
+    )
+    if not is_chat or len(messages) < 2 or messages[-1]["role"] != "assistant":  # noqa: PLR2004  # a question and its answer
+        raise DopsdError(
+            f"{row.place}: expected messages [{{role, content}}, ...] that end with the"
+            f" assistant's, found {str(messages)[:60]}",
+            code=Code.SOURCE_ROW,
+        )
+    *chat, last = [{"role": m["role"], "content": m["content"]} for m in messages]
+    return chat, last["content"]

@@ -1,11 +1,14 @@
 """Settings of supervised fine-tuning."""
 
+from typing import Literal
+
 from dopsd.algorithms.common.config import (
     MASKED_CROSS_ENTROPY,
     AlgorithmConfig,
     Forwards,
     TrainOverrides,
 )
+from dopsd.core.metrics import Metric
 from dopsd.core.settings import Count
 from dopsd.models.config import AdapterConfig
 from dopsd.rollout.config import SamplingConfig
@@ -20,8 +23,14 @@ class SftConfig(AlgorithmConfig):
     project's choice.
     """
 
-    traces: Source | None = None  # rows {question, response}; null: the task's own solutions
+    # rows {question, response} or {messages}; null: the task's own solutions
+    traces: Source | None = None
     length: Count | None = None  # tokens of a response with padding; null: sampling.gen_length
+    predict: Literal["response", "all"] = "response"  # what is masked; all: the prompt too
+    padding: Literal["learn", "ignore"] = "learn"  # ignore: only the first end of text is learnt
+    held_out_every: Count | None = (
+        None  # collects between looks at texts that are not learnt; null: none
+    )
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         learning_rate=1e-5,
         schedule="linear",
@@ -47,4 +56,20 @@ class SftConfig(AlgorithmConfig):
         return False
 
 
-METRICS = {"cross_entropy": MASKED_CROSS_ENTROPY}
+def _held_out(share: str) -> Metric:
+    return Metric(
+        "nats",
+        rf"$\frac{{1}}{{t L}} \sum_{{k \text{{ masked}}}} -\ln p(y_k)$ at $t = {share}$, mean over"
+        " at most 32 texts that are not learnt, masked alike each time: solutions of the validation"
+        " split, or the first of `traces`, one in 20 (`held_out_every`)",
+        "dopsd.algorithms.sft.held_out.HeldOut.measure",
+        f"how surprised the model is by texts that it does not learn, with {share} of them masked",
+    )
+
+
+METRICS = {
+    "cross_entropy": MASKED_CROSS_ENTROPY,
+    "held_out_low": _held_out("0.2"),
+    "held_out_half": _held_out("0.5"),
+    "held_out_high": _held_out("0.9"),
+}

@@ -136,3 +136,60 @@ def test_masks_are_those_of_the_text_whatever_stands_beside_it(fake_policy):
 def test_padding_fills_and_cuts():
     assert padded(torch.tensor([1, 2]), 4, 9).tolist() == [1, 2, 9, 9]
     assert padded(torch.tensor([1, 2, 3]), 2, 9).tolist() == [1, 2]
+
+
+def test_texts_of_several_lengths_are_masked_and_weighed_as_each_alone(fake_policy):
+    """Each token of a text weighs 1 / (t L), whatever is beside it."""
+    fake_policy.table = torch.randn(8, 10, generator=torch.Generator().manual_seed(0))
+    texts = [Text(torch.tensor([2, 3]), torch.arange(2, 2 + n), key=n) for n in (2, 5, 3)]
+    together = masked(fake_policy, texts)
+    assert together.targets.shape == (3, 5)
+    assert together.mask[:, 2:].sum(1).tolist() == [2, 5, 3]  # padding is not seen
+    assert together.loss_mask.sum(1).tolist() == [
+        masked(fake_policy, [text]).loss_mask.sum().item() for text in texts
+    ]
+    for row, text in enumerate(texts):
+        alone, n = masked(fake_policy, [text]), len(text.completion)
+        assert torch.equal(together.loss_mask[row, :n], alone.loss_mask[0])
+        assert together.token_weight[row] / 5 == pytest.approx(alone.token_weight.item() / n)
+    fake_policy.block_size = 4
+    assert masked(fake_policy, texts).targets.shape == (3, 8)  # whole blocks
+
+
+def test_what_follows_the_end_is_not_learnt_if_padding_is_ignored(project):
+    rows = [{"question": "12", "response": "3412"}, {"question": "3", "response": "1"}]
+    traces_file().write_text("".join(json.dumps(row) + "\n" for row in rows))
+    loop, batch = collected(traces={"path": TRACES}, length=8, padding="ignore")
+    eos = loop.policy.eos_id
+    learnt = [t[m].tolist() for t, m in zip(batch.targets, batch.mask[:, -5:], strict=True)]
+    assert {len(row) for row in learnt} <= {2, 5}
+    assert all(row[-1] == eos and eos not in row[:-1] for row in learnt)
+    loop, batch = collected(traces={"path": TRACES}, length=8, padding="ignore", predict="all")
+    assert batch.ids.shape[1] - batch.targets.shape[1] == 1  # the first token alone stays
+
+
+def test_chats_are_learnt_as_their_last_answer(project):
+    chat = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]
+    chat += [{"role": "user", "content": "3"}, {"role": "assistant", "content": "45"}]
+    traces_file().write_text(json.dumps({"id": 1, "messages": chat}) + "\n")
+    loop, batch = collected(traces={"path": TRACES}, length=8)
+    assert {loop.policy.text.decode(row) for row in batch.targets} == {"45"}
+    prompt = loop.policy.text.decode(batch.ids[0, :-8])
+    assert prompt.endswith("<|user|>1<|assistant|>2<|user|>3<|assistant|>")
+    traces_file().write_text(json.dumps({"id": 1, "messages": chat[:1]}) + "\n")
+    with pytest.raises(DopsdError, match=r"traces.jsonl:1: expected messages .* assistant's"):
+        collected(traces={"path": TRACES}, length=8)
+
+
+def test_texts_that_are_not_learnt_are_looked_at(project, capsys):
+    loop, _ = collected(held_out_every=2)
+    first = loop.algorithm.held_out.measure(loop.policy, 0)
+    assert {name: count for name, (_, count) in first.items()} == {
+        "held_out_low": 12, "held_out_half": 12, "held_out_high": 12
+    }  # fmt: skip
+    assert "sft: update 0: " in capsys.readouterr().err
+    again = loop.algorithm.held_out.measure(loop.policy, 1)
+    assert first == again  # the same masks
+    texts, policy = loop.algorithm.held_out.texts, loop.policy
+    bound = sum(masked_diffusion_loss(policy, masked(policy, [t], 0.5, 0.5)).item() for t in texts)
+    assert first["held_out_half"][0] == pytest.approx(bound, rel=1e-4)

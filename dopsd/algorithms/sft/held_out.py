@@ -1,0 +1,74 @@
+"""How well texts that are held out are predicted while SFT goes on, and a sample."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from dopsd.algorithms.common.losses import masked_diffusion_loss
+from dopsd.algorithms.common.masking import Text, masked
+from dopsd.core.metrics import MetricSums
+from dopsd.core.progress import log
+from dopsd.core.rng import key_from
+from dopsd.rollout.prompts import decoding
+from dopsd.rollout.sampler import GenerationRequest, denoise
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from dopsd.algorithms.common.base import AlgorithmContext
+    from dopsd.models.policy import Policy
+
+RATIOS = {"low": 0.2, "half": 0.5, "high": 0.9}  # shares of masks, by the metric's last word
+MOST = 32  # texts
+SHOWN = 300  # characters of a sample
+
+
+class HeldOut:
+    """Texts that are not learnt, masked alike each time.
+
+    Args:
+        context: the run.
+        pairs: prompts and what is learnt after them.
+        shown: a prompt with its response, of which an answer is logged; or none.
+    """
+
+    def __init__(
+        self,
+        context: AlgorithmContext,
+        pairs: Sequence[tuple[Tensor, Tensor]],
+        shown: Sequence[tuple[Tensor, Tensor]],
+    ) -> None:
+        self.context, self.shown = context, shown
+        keys = [key_from("held_out", i) for i in range(len(pairs))]
+        self.texts = [Text(p, c, key) for (p, c), key in zip(pairs, keys, strict=True)]
+
+    @torch.no_grad()
+    def measure(self, policy: Policy, update: int) -> MetricSums:
+        """Return the loss at each share of masks, over this rank's texts; log one answer.
+
+        Args:
+            policy: the model in training.
+            update: number of the collect, for the log.
+        """
+        group, size, found = policy.process_group, self.context.sequences_at_once, MetricSums()
+        mine = self.texts[group.rank :: group.size]
+        for name, ratio in RATIOS.items():
+            for start in range(0, len(mine), size):
+                some = mine[start : start + size]
+                losses = masked_diffusion_loss(policy, masked(policy, some, ratio, ratio))
+                found.add(f"held_out_{name}", losses.sum().item(), len(some))
+        if group.rank == 0 and self.shown:
+            log(f"sft: update {update}: {self.sample(policy)}")
+        return found
+
+    def sample(self, policy: Policy) -> str:
+        """Return the greedy answer to the first prompt, as one line."""
+        ((prompt, _),) = self.shown
+        (rollout,) = denoise(
+            policy, [GenerationRequest("", 0, prompt, 0)], decoding(self.context.sampling)
+        )
+        return " ".join(policy.text.decode(rollout.completion_ids).split())[:SHOWN]
