@@ -109,6 +109,12 @@ def pretrain(name: str, env: Mapping[str, str], after: object) -> Done:
     return _repro(f"pretrain@{name}", name, env)
 
 
+@task(name="adapt", task_run_name="adapt {name}", **RETRIED)
+def adapt(name: str, env: Mapping[str, str], after: object) -> Done:
+    """Turn an autoregressive model into the base (DVC stage `adapt`)."""
+    return _repro(f"adapt@{name}", name, env)
+
+
 @task(name="base", task_run_name="base {name}", **RETRIED)
 def evaluate_base(name: str, after: object) -> Done:
     """Score the base on the selection split (DVC stage `evaluate_base`)."""

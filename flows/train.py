@@ -150,15 +150,17 @@ def run_stages(
     cells, processes = [run.key for run in params.runs], params.launch.processes
     training, spare = devices[:processes], devices[processes:]
     is_concurrent = bool(spare) if evaluate_while_training is None else evaluate_while_training
+    env = {"CUDA_VISIBLE_DEVICES": ",".join(training)} if training else {}
+    env |= {OTHER_CODE: other_code} if other_code != "stop" else {}
     bases = {}
     for name in params.matrix.tasks:
         done = stages.prepare(name, done)
         if name in params.pretrain.tasks:
             done = stages.pretrain(name, {ALLOWANCE: "1"} if allow_retrain else {}, done)
+        if name in params.adapt.tasks:
+            done = stages.adapt(name, env, done)
         bases[name] = stages.evaluate_base(name, done)
     reports = []
-    env = {"CUDA_VISIBLE_DEVICES": ",".join(training)} if training else {}
-    env |= {OTHER_CODE: other_code} if other_code != "stop" else {}
     for run_key in cells:
         if is_concurrent:
             evaluated = train_and_evaluate(

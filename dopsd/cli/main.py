@@ -164,12 +164,28 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
             # missing data is reported once, before any process starts
             load_task(arguments.task, params.data.tasks[arguments.task]).load(split)
             return launch(params.launch, words)
+    if arguments.command == "adapt":
+        return adapt(arguments, params)
     if arguments.command in STAGES:
         with unchanged(arguments.params, params):
             stages.run_stage(arguments, params)
     else:
         WITH_PARAMS[arguments.command](arguments, params)
     return 0
+
+
+def adapt(arguments: argparse.Namespace, params: Params) -> int:
+    """Convert a model, train it as `dopsd train` does, write the base; return the exit code."""
+    from dopsd.pipeline.stages import adapt as stage
+
+    with unchanged(arguments.params, params):
+        run = stage.begin(params, arguments.task)
+        if run is None:
+            return 0
+        code = main(["train", *run.key.words, "--params", str(arguments.params)])
+        if code == 0:
+            stage.finish(params, run)
+        return code
 
 
 def _code(error: OSError) -> Code:

@@ -162,6 +162,7 @@ GROUPS = {
 STAGES = {  # commands that DVC and the flows run; the overview only names them
     "prepare": "write the problems of every split",
     "pretrain": "train the embedded base model",
+    "adapt": "turn an autoregressive model into the base model",
     "evaluate-base": "score the base model on the selection split",
     "record": "record the base's order of writing, for method d3llm",
     "select": "copy the best checkpoint",

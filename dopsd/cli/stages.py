@@ -26,6 +26,11 @@ STAGES = {  # stage: (description, arguments beyond --params)
         ),
         ("task",),
     ),
+    "adapt": (
+        "Turn the autoregressive model adapt.source (Llama, Qwen2 or Qwen3; a folder or a GGUF"
+        " file) into the base model.path. An interrupted run continues from its last checkpoint.",
+        ("task",),
+    ),
     "evaluate_base": ("Score the base model on the selection split (select.split).", ("task",)),
     "train": (
         "Post-train an adapter, or all weights. An interrupted run continues from its last"

@@ -14,6 +14,7 @@ from dopsd.core.errors import unknown
 from dopsd.models.config import ModelConfig
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.custom.verifiers.config import watched
+from dopsd.training.pretraining.config import ADAPTING
 from dopsd.training.start import start_run
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def check_sections(params: Params) -> None:
     if params.launch.shard:
         _check_shard(params, models)
     _check_matrix(params)
+    _check_adapt(params)
     runs = every_run(params)
     reasons = [
         reason for r in runs for reason in (r.reason_against_task, r.reason_against_sampling)
@@ -151,6 +153,30 @@ def _check_matrix(params: Params) -> None:
                 f"matrix.methods: {method} needs reference solutions and {without_solutions[0]} has"
                 " none; remove one of them"
             )
+
+
+def _check_adapt(params: Params) -> None:
+    """Check that an adapted base is the one that the runs start from."""
+    adapt = params.adapt
+    for task in adapt.tasks:
+        config, path = params.data.tasks.get(task), Path(params.model.path)
+        blocks = bool(params.model.block_size and adapt.output_shift)
+        without = config is not None and not (config.has_solutions or adapt.learn.traces)
+        faults = {
+            f"adapt.tasks: {task} is not in matrix.tasks": task not in params.matrix.tasks,
+            f"adapt.tasks: {task} is in pretrain.tasks too": task in params.pretrain.tasks,
+            f"data.{task}.model.path must be null: model.path names the adapted base": (
+                config is not None and config.model is not None and config.model.path is not None
+            ),
+            "model.path: name a new folder for the adapted base, not adapt.source": (
+                path == Path(adapt.source or "")
+            ),
+            "adapt.output_shift: blocks (model.block_size) need 0": blocks,
+            f"adapt.learn.traces: {task} has no solutions of its own; name a file": without,
+            f"ablate.variants: {ADAPTING} is the run of `dopsd adapt`": ADAPTING in params.variants,
+        }
+        if found := [fault for fault, holds in faults.items() if holds]:
+            raise ValueError(found[0])
 
 
 def every_run(params: Params) -> list[RunSettings]:
@@ -233,6 +259,16 @@ def _check_states(params: Params, key: str, config: AlgorithmConfig) -> None:
 FILES = (".jsonl", ".json", ".csv", ".parquet")  # a source that ends so is a file, not a hub name
 
 
+def adapt_files(params: Params) -> dict[str, str]:
+    """Return the local files that section adapt names, by key."""
+    adapt = params.adapt
+    if not adapt.tasks or not adapt.source:
+        return {}
+    is_gguf = Path(adapt.source).suffix == ".gguf"
+    source = {"adapt.source": adapt.source if is_gguf else f"{adapt.source}/config.json"}
+    return source | _source_files("adapt.learn", vars(adapt.learn))
+
+
 def task_files(params: Params, task: str) -> dict[str, str]:
     """Return the local files that a task's section names, by key."""
     section = params.data.tasks[task]
@@ -265,6 +301,7 @@ def check_watched(params: Params) -> None:
         files |= task_files(params, task)
     for method in vars(params.method):
         files |= method_files(params, method)
+    files |= _source_files("adapt.learn", vars(params.adapt.learn))
     for key, path in files.items():
         try:
             watched(path)

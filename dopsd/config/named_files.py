@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.config.consistency import every_run, method_files, task_files
+from dopsd.config.consistency import adapt_files, every_run, method_files, task_files
 from dopsd.core.errors import Code, DopsdError
 from dopsd.training.pretraining.origin import base_folder
 from dopsd.training.start import checked_start
@@ -51,9 +51,12 @@ def missing_files(params: Params) -> list[str]:
         files |= task_files(params, task)
     for method in params.matrix.methods:
         files |= method_files(params, method)
+    files |= adapt_files(params)
     for task in params.matrix.tasks:
         overrides, path = params.data.tasks[task].model, params.model_of(task).path
         is_own = overrides is not None and overrides.path is not None
+        if params.adapt.tasks and not is_own:
+            continue  # adapting makes it
         makers = [task] if is_own else params.pretrain.tasks
         if Path(path) not in [base_folder(maker, params.pretrain.block_size) for maker in makers]:
             files[f"data.{task}.model.path" if is_own else "model.path"] = f"{path}/config.json"

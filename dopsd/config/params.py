@@ -23,7 +23,8 @@ from dopsd.models.config import ModelConfig, ModelOverrides
 from dopsd.rollout.config import SamplingConfig
 from dopsd.tracking.config import TrackingConfig
 from dopsd.training.config import CheckpointsConfig, TrainConfig
-from dopsd.training.pretraining.config import BaseSettings, PretrainConfig
+from dopsd.training.pretraining.adapt import converted_folder
+from dopsd.training.pretraining.config import ADAPTING, AdaptConfig, BaseSettings, PretrainConfig
 from dopsd.training.run_settings import RunSettings
 
 
@@ -106,6 +107,7 @@ class Params(Section):
     data: TasksConfig = TasksConfig()  # the problems of each task
     model: ModelConfig = ModelConfig()  # the base model
     pretrain: PretrainConfig = PretrainConfig()  # the embedded base
+    adapt: AdaptConfig = AdaptConfig()  # an autoregressive model that becomes the base
     sampling: SamplingConfig = SamplingConfig()  # training rollouts
     method: AlgorithmsConfig = AlgorithmsConfig()  # the settings of each algorithm
     train: TrainConfig = TrainConfig()  # the training loop
@@ -128,7 +130,7 @@ class Params(Section):
         """Return these settings with a method's or a variant's changes applied.
 
         Args:
-            method: a method such as `rft`, or a variant such as `d_opsd-live_teacher`.
+            method: a method such as `rft`, a variant such as `d_opsd-live_teacher`, or ADAPTING.
 
         Returns:
             The settings with the variant's own section `method.<kind>`, and with the method's
@@ -137,6 +139,7 @@ class Params(Section):
         """
         kind, _, variant = method.partition(BETWEEN)
         config = self.changed(variant) if method in self.variants else vars(self.method)[kind]
+        config = self.adapt.learn if method == ADAPTING else config
         train_overrides = {
             name: value for name, value in vars(config.train).items() if value is not None
         }
@@ -147,15 +150,19 @@ class Params(Section):
         return self.model_copy(update=sections)
 
     def run(self, task: str, method: str, seed: int) -> RunSettings:
-        """Return the sections that one run needs, for a method or a variant."""
-        method_params = self.of(method)
+        """Return the sections that one run needs, for a method, a variant or ADAPTING."""
+        method_params, model = self.of(method), self.model_of(task)
+        train = method_params.train
+        if method == ADAPTING:
+            model = model.model_copy(update={"path": str(converted_folder(self.adapt))})
+            train = train.model_copy(update={"start_from": None, "reference": "base"})
         return RunSettings(
             RunKey(task, method, seed),
             self.data.tasks[task],
-            self.model_of(task),
+            model,
             self.sampling,
             vars(method_params.method)[kind_of(method)],
-            method_params.train,
+            train,
             self.launch,
         )
 
@@ -227,8 +234,9 @@ class Params(Section):
 
     @property
     def methods(self) -> list[str]:
-        """Every method name that a run may have: all methods, then the ablation's variants."""
-        return sorted(type(self.method).model_fields) + self.variants
+        """Every method name that a run may have: all methods, then variants, then ADAPTING."""
+        adapting = [ADAPTING] if self.adapt.tasks else []
+        return sorted(type(self.method).model_fields) + self.variants + adapting
 
     @model_validator(mode="after")
     def variants_are_sound(self) -> Self:

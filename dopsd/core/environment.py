@@ -42,7 +42,7 @@ def refuse_while_collecting(stage: str) -> None:
     Raises:
         DopsdError: if they are, and DVC did not find this one's.
     """
-    if os.environ.get(RESTORE_ONLY) and stage not in ("prepare", "pretrain"):
+    if os.environ.get(RESTORE_ONLY) and stage not in ("prepare", "pretrain", "adapt"):
         raise DopsdError(
             f"{stage}: no machine has sent a result of these settings, data and code to DVC's"
             " remote; run it there, with the same commit, or here with `dopsd repro`",

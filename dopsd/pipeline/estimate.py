@@ -25,6 +25,8 @@ from dopsd.pipeline.memory_model import memory
 from dopsd.pipeline.shape import Shape, lora_parameters, size_of
 from dopsd.rollout.config import SamplingConfig
 from dopsd.tasks.common.storage import DATA
+from dopsd.training.pretraining.adapt import form_of
+from dopsd.training.pretraining.config import ADAPTING
 
 if TYPE_CHECKING:
     from dopsd.models.denoiser import DenoiserConfig
@@ -47,9 +49,19 @@ GPUS = {
 }
 # share of an H100's peak by a base's parameters, in sampling and training (benchmarks/RESULTS.md)
 MEASURED = {0.135e9: 0.12, 0.6e9: 0.14, 8.0e9: 0.5}
-CPU_UTILISATION = 0.9  # of a matrix product's speed: Tiny-A2D in benchmarks/RESULTS.md
+# share of a matrix product's speed on a CPU (benchmarks/RESULTS.md): Tiny-A2D; SmolLM2-135M
+CPU_UTILISATION = {"float32": 0.9, "bfloat16": 0.3}
 PETA, GIGA, HOUR = 1e15, 1e9, 3600
 ASSUMED = 256  # problems of a split whose rows were never read
+SHORT = 50  # tokens of a prompt in style compact
+FEW = 10  # PFLOP below which a digit more is shown
+
+
+class CpuSpeed(NamedTuple):
+    """Operations a second of this machine's CPU, in matrix products of a dtype."""
+
+    speed: float
+    dtype: str
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,7 @@ class Cost:
         selection: PFLOP of scoring checkpoints on the validation split.
         test: PFLOP of scoring base and best checkpoint on the test split.
         memory: Gigabytes on each GPU, by what they hold.
+        adapting: PFLOP of making the base of an autoregressive model; it is made once.
         utilisation: share of a GPU's peak that a base of this size reaches.
     """
 
@@ -71,11 +84,12 @@ class Cost:
     test: float
     memory: dict[str, float]
     utilisation: float = MEASURED[8.0e9]
+    adapting: float = 0.0
 
     @property
     def total(self) -> float:
         """PFLOP of all parts."""
-        return self.rollouts + self.training + self.selection + self.test
+        return self.adapting + self.rollouts + self.training + self.selection + self.test
 
 
 @dataclass(frozen=True)
@@ -106,6 +120,7 @@ def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
         config: Shape of the model.
         facts: Facts about the task.
     """
+    adapting = _adapting(params, config, facts)
     params = params.of(params.matrix.methods[0])
     shape = Shape(config, lora_parameters(config, params))
     selection, test = _evaluations(params, shape, facts)
@@ -118,7 +133,19 @@ def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
         test / PETA,
         {name: size / GIGA for name, size in memory(params, shape, length).items()},
         utilisation(shape.parameters),
+        adapting / PETA,
     )
+
+
+def _adapting(params: Params, config: DenoiserConfig, facts: Facts) -> float:
+    """Return the operations of `dopsd adapt`, which trains all weights; 0 if the base is there."""
+    if not params.adapt.tasks:
+        return 0.0
+    shape, run = Shape(config, 0), params.of(ADAPTING).train
+    length = params.adapt.learn.length or params.sampling.gen_length
+    tokens = shape.scored_length(facts.prompt, length)
+    texts = run.updates * run.prompts_per_collect
+    return texts * shape.trained(tokens, run.gradient_checkpointing)
 
 
 def utilisation(parameters: float) -> float:
@@ -177,7 +204,7 @@ def hours(seconds: float) -> str:
 
 
 def lines(
-    cost: Cost, processes: int, gpus: list[str], facts: Facts, cpu: float | None = None
+    cost: Cost, processes: int, gpus: list[str], facts: Facts, cpu: CpuSpeed | None = None
 ) -> list[str]:
     """Return the estimate as lines of text.
 
@@ -186,16 +213,18 @@ def lines(
         processes: Number of GPUs that share the work.
         gpus: Kinds of GPU, keys of GPUS, each with a line of its own.
         facts: Facts about the task.
-        cpu: Operations a second of this machine's CPU; None: no line for it.
+        cpu: the speed of this machine's CPU; None: no line for it.
     """
-    parts = {
+    parts = {"adapting": cost.adapting} if cost.adapting else {}
+    parts |= {
         "rollouts": cost.rollouts,
         "training": cost.training,
         "checkpoints": cost.selection,
         "test": cost.test,
     }
-    shares = " + ".join(f"{size:.0f} {name}" for name, size in parts.items())
-    output = [f"{cost.total:.0f} PFLOP = {shares}"]
+    digits = 0 if cost.total >= FEW else 1
+    shares = " + ".join(f"{size:.{digits}f} {name}" for name, size in parts.items())
+    output = [f"{cost.total:.{digits}f} PFLOP = {shares}"]
     output.append(
         "assumes: no problem dropped, no answer ended early, no process waiting for another"
         + ("" if facts.is_measured else f"; {facts.attempts:.0f} attempts at every problem")
@@ -215,10 +244,13 @@ def lines(
             f" {peak:.0f} TFLOP/s; {verdict}"
         )
     if cpu is not None:
-        seconds = cost.total * PETA / (cpu * CPU_UTILISATION)
+        share = CPU_UTILISATION[cpu.dtype]
+        adapting = cost.adapting * PETA / (cpu.speed * share)
+        of_it = f", {hours(adapting)} of them adapting" if adapting else ""
         output.append(
-            f"this machine's CPU: about {hours(seconds)} at {CPU_UTILISATION:.0%} of its"
-            f" {cpu / 1e9:.0f} GFLOP/s, which a matrix product just reached"
+            f"this machine's CPU: about {hours(cost.total * PETA / (cpu.speed * share))}{of_it} at"
+            f" {share:.0%} of its {cpu.speed / 1e9:.0f} GFLOP/s, which a matrix product just"
+            " reached"
         )
     return output
 
@@ -295,9 +327,9 @@ def print_cost(full: Params, hardware: str) -> None:
         hardware: GPUs of the estimate.
     """
     task = full.matrix.tasks[0]
-    config, known = size_of(full.model_of(task)), facts_of(full, task)
+    config, known = base_size(full, task), facts_of(full, task)
     gpus = profiles.gpus(hardware)
-    cpu = None if gpus else cpu_speed()
+    cpu = None if gpus else cpu_speed(full.model.dtype)
     for method in full.matrix.methods:
         matrix = full.matrix.model_copy(update={"methods": [method]})
         planned = full.model_copy(update={"matrix": matrix})
@@ -319,18 +351,35 @@ def print_cost(full: Params, hardware: str) -> None:
     sys.stdout.flush()  # a rehearsal's stages write to the same file
 
 
-def cpu_speed() -> float:
-    """Measure the operations a second of this machine's CPU, in a float32 matrix product."""
+def base_size(full: Params, task: str) -> DenoiserConfig:
+    """Return the config of a task's base; of one that is to be adapted, that of its source.
+
+    Raises:
+        DopsdError: if its size is not known.
+    """
+    model, adapt = full.model_of(task), full.adapt
+    if not adapt.tasks or (Path(model.path) / "config.json").is_file():
+        return size_of(model)
+    from dopsd.models.a2d.convert import converted_config
+
+    config = converted_config(Path(adapt.source or ""), form_of(adapt))
+    config.block_size = model.block_size
+    return config
+
+
+def cpu_speed(dtype: str) -> CpuSpeed:
+    """Measure the speed of this machine's CPU in a matrix product."""
     import torch
 
     rows, wide, narrow, seconds = 256, 3072, 1024, 0.5
-    a, b = torch.randn(rows, narrow), torch.randn(narrow, wide)
+    kind = getattr(torch, dtype)
+    a, b = torch.randn(rows, narrow, dtype=kind), torch.randn(narrow, wide, dtype=kind)
     (a @ b).sum()  # starts the threads
     products, start = 0, monotonic()
     while (passed := monotonic() - start) < seconds:
         a @ b
         products += 1
-    return products * 2 * rows * wide * narrow / passed
+    return CpuSpeed(products * 2 * rows * wide * narrow / passed, dtype)
 
 
 def problems(params: Params, task: str, split: str) -> int:
@@ -349,8 +398,11 @@ def facts_of(params: Params, task: str) -> Facts:
     Without a figure for the base every problem takes all attempts of d_opsd.
     """
     attempts = profiles.attempts(params.model_of(task).path, task)
-    test = vars(params.data.tasks[task]).get("limit") or profiles.test_sizes().get(task)
+    section = vars(params.data.tasks[task])
+    made = section.get("generate_test") or profiles.test_sizes().get(task)
+    test = section.get("limit") or made
     return Facts(
+        prompt=SHORT if params.model_of(task).prompt_style == "compact" else Facts.prompt,
         attempts=attempts or float(params.method.d_opsd.attempts),
         is_measured=attempts is not None,
         test=test or problems(params, task, "test"),

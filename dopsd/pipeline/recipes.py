@@ -31,7 +31,16 @@ HEADER = """\
 """
 ROOMS = ("core", "distributed", "models", "rollout", "training", "evaluation", "analysis")
 # stages without a number of their own in params.yaml
-STAGES = ("evaluate_base", "train", "evaluate", "select", "test", "report", "verify_teacher")
+STAGES = (
+    "adapt",
+    "evaluate_base",
+    "train",
+    "evaluate",
+    "select",
+    "test",
+    "report",
+    "verify_teacher",
+)
 
 
 def write_recipes() -> None:

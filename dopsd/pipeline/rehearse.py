@@ -24,9 +24,9 @@ from dopsd.core.interrupts import SIGNALS, handling
 from dopsd.core.progress import log
 from dopsd.distributed.launch import LAUNCHER
 from dopsd.pipeline.estimate import Planned, print_cost
-from dopsd.pipeline.toy import PROBLEMS, build_toy, small
+from dopsd.pipeline.toy import PROBLEMS, SOURCE, build_toy, build_toy_source, small
 
-STAGES = ("prepare", "evaluate_base", "train", "evaluate", "select", "test", "report")
+STAGES = ("prepare", "adapt", "evaluate_base", "train", "evaluate", "select", "test", "report")
 DURATION = "about a minute on two CPU cores, and the download of data that are not here yet"
 INTERRUPTED = "rehearse: interrupted; the same command starts again from the first stage"
 GRACE = 60.0  # seconds that a stopped stage has to end
@@ -53,14 +53,19 @@ def rehearse(planned: Planned) -> None:
             log(f"rehearse: no estimate: {error}")
     with handling(_stop), unused_folder(name) as (folder, lock):
         log(f"rehearse: {planned.source(full)}, in {folder}")
-        log(f"  will run: {', '.join(STAGES)}; for {task}/{method}/0")
+        stages = [name for name in STAGES if name != "adapt" or full.adapt.tasks]
+        log(f"  will run: {', '.join(stages)}; for {task}/{method}/0")
         log(f"  takes: {DURATION}, in {processes} process{'es' if processes > 1 else ''}")
         log(f"  replaced: {base} by a random model of its kind, of few layers")
         log(f"  reduced: 2 updates, {PROBLEMS} problems per split, short answers")
         log("  every answer is kept, since a random model has no correct ones")
-        build_toy(base, folder / "toy")
+        if full.adapt.tasks:
+            log(f"  replaced: {full.adapt.source} by a random model of its kind, as adapt.source")
+            build_toy_source(Path(full.adapt.source or ""), folder / SOURCE)
+        else:
+            build_toy(base, folder / "toy")
         (folder / "params.yaml").write_text(render(small(raw, full, processes)), encoding="utf-8")
-        for stage in STAGES:
+        for stage in stages:
             _run(stage, task, method, folder, lock)
     log("rehearse: every stage ran")
 
@@ -100,7 +105,7 @@ def _run(stage: str, task: str, method: str, folder: Path, lock: IO[str]) -> Non
     The stage ends with the rehearsal, even a killed one, and holds the folder's lock until then.
     """
     words = [sys.executable, "-m", "dopsd", stage, "--task", task]
-    if stage not in ("prepare", "evaluate_base"):
+    if stage not in ("prepare", "adapt", "evaluate_base"):
         words += ["--method", method, "--seed", "0"]
     root = str(Path(__file__).parents[2])
     env = os.environ | {

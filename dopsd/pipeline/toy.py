@@ -25,6 +25,7 @@ FEW = {
 }
 TOY = {"path": "toy", "dtype": "float32", "quantization": "none", "attention": "sdpa"}
 TOY |= {"kernels": "torch"}
+SOURCE = "toy-source"  # of a base that is to be adapted
 
 
 def build_toy(base: Path, out: Path) -> None:
@@ -64,6 +65,31 @@ def build_toy(base: Path, out: Path) -> None:
     tokenizer.save_pretrained(out)
 
 
+def build_toy_source(source: Path, out: Path) -> None:
+    """Write a tiny random autoregressive model of a source's family, with its tokenizer.
+
+    Args:
+        source: what `adapt.source` names.
+        out: Folder to write.
+    """
+    import torch
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    from dopsd.models.a2d.convert import read_source
+    from dopsd.models.common.decoder_config import TOY as SIZES
+    from dopsd.training.pretraining.pretrain import initialise
+
+    found = read_source(source)
+    fields = {name: value for name, value in found.raw.items() if name != "layer_types"}
+    config = CONFIG_MAPPING[found.raw["model_type"]].from_dict(fields | SIZES)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config)
+        initialise(model)
+        model.save_pretrained(out)
+    found.tokenizer.save_pretrained(out)
+
+
 def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
     """Return the settings with sizes that take seconds.
 
@@ -94,6 +120,11 @@ def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
         "micro_batch_states": 8,
     }
     raw["train"]["lora"] |= {"r": 4, "alpha": 4}
+    if full.adapt.tasks:
+        sizes = {"updates": 2, "prompts_per_collect": max(2, processes), "checkpoint_every": 1}
+        learn = _absolute(raw["adapt"].get("learn") or {})
+        learn |= {"length": None, "train": (learn.get("train") or {}) | sizes}
+        raw["adapt"] |= {"source": SOURCE, "learn": learn}
     raw["evaluate"]["bootstrap"] = 100
     return raw | {
         "launch": {"processes": processes, "shard": full.launch.shard and processes > 1},

@@ -34,6 +34,8 @@ from dopsd.models.tokenizer import suppress_tokens
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from dopsd.models.denoiser import DenoiserConfig
+
 ROOM = "a2d"  # model_type llama becomes a2d-llama
 FAMILIES = ("llama", "qwen2", "qwen3")
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -85,7 +87,7 @@ def convert(path: Path, out: Path, form: Form) -> int:
         DopsdError: if the checkpoint is missing, damaged, of another family, or without a chat
             template.
     """
-    source = _read(path)
+    source = read_source(path)
     if source.tokenizer.chat_template is None:
         raise DopsdError(
             f"{path}: the tokenizer has no chat template, by which prompts are written; add"
@@ -105,8 +107,22 @@ def convert(path: Path, out: Path, form: Form) -> int:
     return count
 
 
-def _read(path: Path) -> Source:
-    """Open a checkpoint; its weights are read later, one by one."""
+def converted_config(path: Path, form: Form) -> DenoiserConfig:
+    """Return the config that `convert` would write, without reading weights.
+
+    Raises:
+        DopsdError: as `convert` does.
+    """
+    raw = _config(read_source(path), form)
+    return class_of(raw["model_type"].removeprefix(f"{ROOM}-")).from_dict(raw)
+
+
+def read_source(path: Path) -> Source:
+    """Open a checkpoint; its weights are read later, one by one.
+
+    Raises:
+        DopsdError: if it is missing, damaged or of another family.
+    """
     if path.is_file():
         file = GgufFile(path)
         shapes = {

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import shutil
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.files import ASIDE, WORK
 from dopsd.core.progress import log
+from dopsd.training.pretraining.config import ADAPTING
 from dopsd.training.run_identity import scratch_folder
 
 if TYPE_CHECKING:
@@ -27,16 +29,23 @@ def _is_in_use(folder: Path) -> bool:
     return False
 
 
+MADE = ("train-*", "push-*", "adapt-*")  # folders in work/ that commands make
+
+
 def clean(params: Params) -> None:
     """Remove training folders that no run or variant of params.yaml would continue.
 
-    Also removed are work/aside, and merged models that a killed `dopsd push` left.
+    Also removed are work/aside, merged models that a killed `dopsd push` left, and converted models
+    that `adapt` no longer names.
 
     Kept are folders of the same run with another number of updates.
     """
     a, runs = params.ablate, params.runs
     if a.task in params.matrix.tasks:
         runs += [params.run(a.task, n, s) for n in params.variants for s in a.seeds]
+    adapting = [params.run(task, ADAPTING, params.adapt.seed) for task in params.adapt.tasks]
+    converted = {Path(run.model.path) for run in adapting}
+    runs += [run for run in adapting if Path(run.model.path).is_dir()]
     kept_folders = {
         folder
         for run in runs
@@ -44,8 +53,8 @@ def clean(params: Params) -> None:
     }
     obsolete = [
         folder
-        for folder in sorted([*WORK.glob("train-*"), *WORK.glob("push-*"), *ASIDE.glob("*")])
-        if folder not in kept_folders
+        for folder in sorted([*chain.from_iterable(map(WORK.glob, MADE)), *ASIDE.glob("*")])
+        if folder not in kept_folders | converted
     ]
     locked = [folder for folder in obsolete if _is_in_use(folder)]
     for folder in obsolete:

@@ -98,10 +98,11 @@ class RunRequest:
                 if ((asked.get("method") or {}).get(name, {}).get("train") or {}).get("updates")
             ]
         tasks = [self.task] if self.task else self.singles.get("matrix.tasks")
-        made = (raw.get("pretrain") or {}).get("tasks") or []
-        if isinstance(tasks, list) and "pretrain.tasks" not in self.singles:
-            kept = [name for name in made if name in tasks]
-            changes += [f"pretrain.tasks={json.dumps(kept)}"] if kept != made else []
+        for section in ("pretrain", "adapt"):
+            made = (raw.get(section) or {}).get("tasks") or []
+            if isinstance(tasks, list) and f"{section}.tasks" not in self.singles:
+                kept = [name for name in made if name in tasks]
+                changes += [f"{section}.tasks={json.dumps(kept)}"] if kept != made else []
         return changes
 
 

@@ -190,7 +190,8 @@ def expected_stages(params: Params) -> list[str]:
     names = []
     for task in params.matrix.tasks:
         pretrained = [f"pretrain {task}"] if task in params.pretrain.tasks else []
-        names += [f"prepare {task}", *pretrained, f"base {task}"]
+        adapted = [f"adapt {task}"] if task in params.adapt.tasks else []
+        names += [f"prepare {task}", *pretrained, *adapted, f"base {task}"]
     for run in params.runs:
         names += [
             f"{stage} {run.key}" for stage in ("train", "evaluate", "select", "test", "report")

@@ -1,12 +1,14 @@
-"""Section `pretrain`: the embedded model's shape and its pretraining."""
+"""Sections `pretrain` and `adapt`: where a base comes from, if it is not downloaded."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from dopsd.core.settings import Betas, Count, Distinct, Natural, Positive, Share, Whole
-from dopsd.models.config import EmbeddedShape
+from dopsd.algorithms.common.config import TrainOverrides
+from dopsd.algorithms.sft.config import SftConfig
+from dopsd.core.settings import Betas, Count, Distinct, Natural, Positive, Section, Share, Whole
+from dopsd.models.config import Dtype, EmbeddedShape
 
 
 class PretrainConfig(EmbeddedShape):
@@ -38,3 +40,50 @@ class BaseSettings:
     shape: PretrainConfig
     gen_length: int  # tokens of a completion, with its padding
     prompt_style: str  # model.prompt_style
+
+
+ADAPTING = "sft-adapt"  # the method's name of the run that adapts
+
+
+class Learning(SftConfig):
+    """How an autoregressive model learns to denoise: `sft` of all weights.
+
+    The learning rate and the length of the run are this project's choice.
+    """
+
+    held_out_every: Count | None = 50  # collects between looks at texts that are not learnt
+    train: TrainOverrides = TrainOverrides(  # what differs from section train
+        updates=500,
+        checkpoint_every=100,
+        prompts_per_collect=64,
+        learning_rate=2e-4,
+        schedule="cosine",
+        warmup_updates=20,
+        betas=[0.9, 0.98],
+        weight_decay=0.01,
+        grad_clip=1.0,
+        weights="all",
+    )
+
+
+class AdaptConfig(Section):
+    """An autoregressive model (Llama, Qwen2, Qwen3) that becomes the base, `model.path`."""
+
+    # the task whose problems, solutions and prompts it learns; none: the base is there already
+    tasks: Annotated[list[str], Distinct] = Field([], max_length=1)
+    source: str | None = None  # a folder in the hub's layout, or a GGUF file
+    # 1: the state at position i predicts token i + 1, as before; 0: token i. Blocks need 0
+    output_shift: Literal[0, 1] = 1
+    mask_token: str | None = None  # a special token in reserve, or a new one; null: <|mask|>
+    dtype: Dtype = "bfloat16"  # of the base's files
+    seed: Natural = 0  # of the masks and of the order of problems
+    learn: Learning = Learning()  # settings of method sft
+
+    @model_validator(mode="after")
+    def is_whole(self) -> Self:
+        """Require a source and a training of all weights from it."""
+        if self.tasks and not self.source:
+            raise ValueError("source: name the autoregressive model, a folder or a GGUF file")
+        if (self.learn.train.weights, self.learn.train.start_from) != ("all", None):
+            raise ValueError("learn.train: adapting trains all weights of `source`")
+        return self

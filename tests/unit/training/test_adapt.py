@@ -1,0 +1,147 @@
+"""`dopsd adapt`: an autoregressive model becomes the base, once, and to the same bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import forks
+import pytest
+import torch
+from autoregressive_toys import save_source
+from conftest import write_params
+from safetensors.torch import load_file
+from toy_runs import die_at
+from toys import rewrite
+
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
+from dopsd.core.fingerprint import sha256
+from dopsd.core.tables import read_table
+from dopsd.models.registry import read_config
+from dopsd.training.pretraining.adapt import require_converted
+from dopsd.training.pretraining.config import ADAPTING
+from dopsd.training.run_identity import scratch_folder
+
+BASE = Path("models/adapted")
+SOURCE = Path("models/toy-ar")
+LOG = Path(f"runs/sudoku/{ADAPTING}/0/train.csv")
+
+
+def write(changes: dict[str, object] | None = None, **train: object) -> None:
+    """Write settings that adapt the toy, with changes of keys and of `adapt.learn.train`."""
+    few = {"updates": 4, "checkpoint_every": 2, "prompts_per_collect": 4}
+    settings = {"adapt__tasks": ["sudoku"], "adapt__source": str(SOURCE), "pretrain__tasks": []}
+    settings |= {"adapt__dtype": "float32", "model__path": str(BASE)}
+    settings |= {"adapt__learn": {"held_out_every": 2, "train": few | train}}
+    write_params(**settings | (changes or {}))
+
+
+@pytest.fixture
+def source(project: Path) -> Path:
+    """A project whose base is to be made of a tiny Llama."""
+    save_source(SOURCE, "llama", num_hidden_layers=2)
+    write()
+    return project
+
+
+def digests(folder: Path = BASE) -> dict[str, str]:
+    return {path.name: sha256(path) for path in sorted(folder.iterdir())}
+
+
+def test_a_base_is_made_once_and_again_if_settings_change(source, capsys):
+    assert main(["adapt"]) == 0
+    config, first = read_config(BASE), digests()
+    assert (config.model_type, config.output_shift, config.mask_token) == (
+        "a2d-llama",
+        1,
+        "<|mask|>",
+    )
+    rows = read_table(LOG)
+    assert [row["update"] for row in rows] == [1, 2, 3, 4]
+    assert ["held_out_half" in row for row in rows] == [True, False, True, False]
+    old = load_file(require_converted(load_params().adapt) / "model.safetensors")
+    new = load_file(BASE / "model.safetensors")
+    assert old.keys() == new.keys() and all((old[n] != new[n]).any() for n in old)
+    capsys.readouterr()
+    assert main(["adapt"]) == 0
+    assert "adapt: models/adapted is up to date" in capsys.readouterr().err
+    write(learning_rate=1e-3)
+    assert main(["adapt"]) == 0
+    assert digests()["model.safetensors"] != first["model.safetensors"]
+    assert main(["evaluate_base"]) == 0
+
+
+def test_a_killed_adaptation_continues_to_the_same_bytes(source, monkeypatch):
+    assert main(["adapt"]) == 0
+    whole, log = digests(), [row["loss"] for row in read_table(LOG)]
+    for folder in (BASE, Path("work"), LOG.parent):
+        shutil.rmtree(folder)
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        die_at(patch, 3)
+        main(["adapt"])
+    assert not BASE.exists()
+    assert main(["adapt"]) == 0
+    assert digests() == whole and [row["loss"] for row in read_table(LOG)] == log
+
+
+def test_two_ranks_learn_what_one_learns(source):
+    write(updates=2)
+    run = load_params().run("sudoku", ADAPTING, 0)
+    require_converted(load_params().adapt)
+    words = ["train", *run.key.words]
+    assert main(words) == 0
+    scratch = scratch_folder(run)
+    alone = load_file(scratch / "step-000002/model.safetensors")
+    shutil.move(scratch, "alone")
+    write({"launch__processes": 2}, updates=2)
+    assert forks.statuses(forks.start_ranks(2, forks.command, *words)) == [0, 0], forks.output()
+    both = load_file(scratch / "step-000002/model.safetensors")
+    start = load_file(Path(run.model.path) / "model.safetensors")
+    assert max((alone[n] - start[n]).abs().max() for n in alone) > 1e-5
+    assert max((alone[n] - both[n]).abs().max() for n in alone) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"adapt__source": None}, "source: name the autoregressive model"),
+        ({"adapt__tasks": ["chains"]}, "adapt.tasks: chains is not in matrix.tasks"),
+        ({"adapt__learn": {"train": {"weights": "lora"}}}, "adapting trains all weights"),
+        ({"model__path": str(SOURCE)}, "model.path: name a new folder"),
+        ({"model__block_size": 4}, r"blocks \(model.block_size\) need 0"),
+        ({"pretrain__tasks": ["sudoku"]}, "sudoku is in pretrain.tasks too"),
+        ({"adapt__source": "models/none"}, "adapt.source: models/none"),
+    ],
+)
+def test_settings_that_make_no_base_are_refused(source, changes, expected, capfd):
+    write(changes)
+    code = main(["check"]) or main(["adapt"])
+    assert code == 2 and re.search(expected, capfd.readouterr().err)
+
+
+def test_a_folder_that_adapting_did_not_make_is_kept(source, capsys):
+    shutil.copytree(SOURCE, BASE)
+    before = digests()
+    assert main(["adapt"]) == 2
+    assert "models/adapted: is there, and not made by `dopsd adapt`" in capsys.readouterr().err
+    assert digests() == before
+
+
+def test_a_damaged_base_is_written_again(source):
+    assert main(["adapt"]) == 0
+    whole = digests()
+    rewrite(BASE / "config.json", mask_token_id=3)
+    assert main(["adapt"]) == 0
+    assert digests() == whole and json.loads((BASE / "pretrain.json").read_text())["files"]
+
+
+def test_a_block_causal_base_is_made_with_output_shift_0(source):
+    blocks = {"adapt__output_shift": 0, "model__block_size": 8}
+    write(blocks | {"method__d_opsd__reveal_scope": "all_masked"})
+    assert main(["adapt"]) == 0
+    config = read_config(BASE)
+    assert (config.output_shift, config.block_size) == (0, 8)
+    assert torch.isfinite(torch.tensor(float(read_table(LOG)[-1]["loss"])))
