@@ -8,7 +8,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 
 .PHONY: help demo demo-full test test-all coverage toy bench load garbage lint types mlflow install up down \
 	integration integration-compose integration-machines integration-network integration-slurm \
-	chaos code-mutations cuda tournament every-method lowest newest gpu-versions nightly reference docs docs-serve gpu gpu-model gpu-pack
+	chaos code-mutations cuda tournament every-method lowest newest gpu-versions nightly reference docs docs-serve real gpu gpu-model gpu-pack
 
 ALL = 'not integration and not compose and not machines and not network and not slurm and not nightly and not cuda'
 .DEFAULT_GOAL := help
@@ -68,6 +68,9 @@ bench: install
 	python benchmarks/trajectory.py --repeats 3 --out reports/bench/trajectory.json
 	python benchmarks/evaluate.py --repeats 3 --out reports/bench/evaluate.json
 	python benchmarks/block_cache.py --repeats 3 --out reports/bench/block_cache.json
+
+real: install # SmolLM2-135M becomes a diffusion model, and three methods post-train it, on a CPU; hours, and goes on where it stopped; work/real
+	python benchmarks/real.py
 
 gpu: install # test this machine's GPU and measure it, in at most 8 minutes; results in reports/gpu
 	benchmarks/gpu/test_and_measure.sh

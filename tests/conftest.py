@@ -86,7 +86,7 @@ def two_updates(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     shutil.copytree(prepared, folder)
     with as_before(), contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
         patch.setattr(CollapseDetector, "is_collapsed", True)
-        short = {"train__updates": 2, "train__collapse_window": 1}
+        short = {"train__updates": 2, "train__collapse_window": 1, "method__sft__held_out_every": 1}
         write_params(**short, method__infill__least_shift=1.0)  # learns from rewards
         assert main(["train", "--method", "infill", "--seed", "1"]) == 0
         write_params(**short)

@@ -128,6 +128,8 @@ class EvalReport:
         pass_at_k: mean score of the best of `attempts` attempts.
         pass_at_k_interval: 95% interval of `pass_at_k`.
         per_problem: score of the first attempt, by problem id.
+        steps: mean denoising steps of a first attempt; fewer than the protocol's where answers end
+            early (`stop_after_eos`) or tokens commit together (`threshold`).
         measured_on: what computed the answers (`dopsd.models.backends`); several entries if
             they were computed on several devices or with several versions.
     """
@@ -144,6 +146,7 @@ class EvalReport:
     pass_at_k: float
     pass_at_k_interval: tuple[float, float]
     per_problem: dict[str, float]
+    steps: float
     measured_on: list[dict[str, Any]] = field(default_factory=list)
 
 

@@ -150,12 +150,14 @@ class Evaluator:
         with policy.merged() if adapter and protocol.merged else nullcontext():
             answers = self.answering(adapter, protocol).complete(policy, progress)
         scores = {name: [answer.score for answer in attempts] for name, attempts in answers.items()}
+        steps = [attempts[0].steps for attempts in answers.values()]
         path = self.cached(adapter, protocol)
         if is_main_rank():
             eval_report = report(
                 self.prompt_set,
                 protocol,
                 scores,
+                sum(steps) / len(steps),
                 self.trials.attempts,
                 self.settings.bootstrap,
             )
@@ -218,6 +220,7 @@ def report(
     prompt_set: PromptSet,
     protocol: SamplingConfig,
     scores: dict[str, list[Score]],
+    steps: float,
     attempts: int,
     resamples: int,
 ) -> EvalReport:
@@ -229,6 +232,7 @@ def report(
         prompt_set: the task, the split and its problems.
         protocol: the decoding settings.
         scores: the scores of all attempts by problem id.
+        steps: mean denoising steps of a first attempt.
         attempts: k of pass@k.
         resamples: bootstrap resamples.
     """
@@ -263,6 +267,7 @@ def report(
         per_problem={
             problem.id: value for problem, value in zip(prompt_set.problems, values, strict=True)
         },
+        steps=steps,
     )
 
 

@@ -51,6 +51,7 @@ class Answer:
     attempt: int  # counted from 0
     text: str
     score: Score
+    steps: int  # denoising steps that it took
 
 
 class Answering:
@@ -174,8 +175,9 @@ class Answering:
         def is_correct(problem: Problem, rollout: Rollout) -> bool:
             if (problem.id, rollout.attempt) not in answers:
                 text = policy.text.decode(rollout.completion_ids, self.protocol.text_after_eos)
+                used = rollout.revealed_at[rollout.revealed_at < self.protocol.steps].unique()
                 answers[problem.id, rollout.attempt] = Answer(
-                    problem.id, rollout.attempt, text, task.verify(problem, text)
+                    problem.id, rollout.attempt, text, task.verify(problem, text), len(used)
                 )
             return answers[problem.id, rollout.attempt].score.correct
 

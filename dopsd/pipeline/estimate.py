@@ -1,32 +1,24 @@
-"""`dopsd estimate`: the cost of a run at full size, from shapes: operations, hours, gigabytes.
-
-The cost model counts matrix products. A forward pass takes 2 operations per parameter and token.
-Gradients of activations take as many, and so do those of weights; frozen weights need none.
-Attention adds two products. Utilisation was measured on one H100, at three sizes of a base.
-"""
+"""`dopsd estimate`: the cost of a run at full size, from shapes: operations, hours, gigabytes."""
 
 from __future__ import annotations
 
-import math
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dopsd.algorithms.common.config import AlgorithmConfig, Forwards, SelectingConfig, kind_of
 from dopsd.config import profiles
 from dopsd.config.loading import checked, read_yaml
 from dopsd.config.params import Params
 from dopsd.config.params_file import with_changes
 from dopsd.core.errors import Code, DopsdError
+from dopsd.core.files import object_in
+from dopsd.core.paths import RUNS
 from dopsd.pipeline import disk_model
-from dopsd.pipeline.memory_model import memory
+from dopsd.pipeline.cost_model import PETA, Cost, Facts, estimate, problems
 from dopsd.pipeline.shape import Shape, lora_parameters, size_of
-from dopsd.rollout.config import SamplingConfig
-from dopsd.tasks.common.storage import DATA
 from dopsd.training.pretraining.adapt import form_of
-from dopsd.training.pretraining.config import ADAPTING
 
 if TYPE_CHECKING:
     from dopsd.models.denoiser import DenoiserConfig
@@ -47,12 +39,9 @@ GPUS = {
     "rtx-4080": Gpu(97.4, 16.0),
     "a2": Gpu(18.1, 16.0),
 }
-# share of an H100's peak by a base's parameters, in sampling and training (benchmarks/RESULTS.md)
-MEASURED = {0.135e9: 0.12, 0.6e9: 0.14, 8.0e9: 0.5}
 # share of a matrix product's speed on a CPU (benchmarks/RESULTS.md): Tiny-A2D; SmolLM2-135M
 CPU_UTILISATION = {"float32": 0.9, "bfloat16": 0.3}
-PETA, GIGA, HOUR = 1e15, 1e9, 3600
-ASSUMED = 256  # problems of a split whose rows were never read
+HOUR = 3600
 SHORT = 50  # tokens of a prompt in style compact
 FEW = 10  # PFLOP below which a digit more is shown
 
@@ -62,140 +51,6 @@ class CpuSpeed(NamedTuple):
 
     speed: float
     dtype: str
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Cost of one task, method and seed.
-
-    Attributes:
-        rollouts: PFLOP of sampling rollouts.
-        training: PFLOP of updates.
-        selection: PFLOP of scoring checkpoints on the validation split.
-        test: PFLOP of scoring base and best checkpoint on the test split.
-        memory: Gigabytes on each GPU, by what they hold.
-        adapting: PFLOP of making the base of an autoregressive model; it is made once.
-        utilisation: share of a GPU's peak that a base of this size reaches.
-    """
-
-    rollouts: float
-    training: float
-    selection: float
-    test: float
-    memory: dict[str, float]
-    utilisation: float = MEASURED[8.0e9]
-    adapting: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """PFLOP of all parts."""
-        return self.adapting + self.rollouts + self.training + self.selection + self.test
-
-
-@dataclass(frozen=True)
-class Facts:
-    """Facts about a task that settings do not hold.
-
-    Attributes:
-        attempts: Mean number of rollouts per problem with the untrained base.
-        is_measured: Whether that is a figure of this base, and not the number of attempts.
-        test: Number of test problems.
-        prompt: Tokens of a prompt.
-    """
-
-    attempts: float
-    test: int
-    prompt: int = 200
-    is_measured: bool = True
-
-
-def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
-    """Estimate the cost of a run of the first method of the matrix on its first task.
-
-    The estimate assumes that the number of attempts stays the same and no problem is dropped.
-    Recordings of d3llm and the head in forwards of updates are left out.
-
-    Args:
-        params: Settings of the run.
-        config: Shape of the model.
-        facts: Facts about the task.
-    """
-    adapting = _adapting(params, config, facts)
-    params = params.of(params.matrix.methods[0])
-    shape = Shape(config, lora_parameters(config, params))
-    selection, test = _evaluations(params, shape, facts)
-    length = shape.scored_length(facts.prompt, params.sampling.gen_length)
-    rollouts, training = _updates(params, shape, facts)
-    return Cost(
-        rollouts / PETA,
-        training / PETA,
-        selection / PETA,
-        test / PETA,
-        {name: size / GIGA for name, size in memory(params, shape, length).items()},
-        utilisation(shape.parameters),
-        adapting / PETA,
-    )
-
-
-def _adapting(params: Params, config: DenoiserConfig, facts: Facts) -> float:
-    """Return the operations of `dopsd adapt`, which trains all weights; 0 if the base is there."""
-    if not params.adapt.tasks:
-        return 0.0
-    shape, run = Shape(config, 0), params.of(ADAPTING).train
-    length = params.adapt.learn.length or params.sampling.gen_length
-    tokens = shape.scored_length(facts.prompt, length)
-    texts = run.updates * run.prompts_per_collect
-    return texts * shape.trained(tokens, run.gradient_checkpointing)
-
-
-def utilisation(parameters: float) -> float:
-    """Return the share of a GPU's peak that a base reaches: measured ones, and a line between two.
-
-    Small bases wait for the host and for the memory of the GPU.
-
-    Args:
-        parameters: of the base.
-    """
-    import numpy as np
-
-    sizes = [math.log(size) for size in MEASURED]
-    return float(np.interp(math.log(parameters), sizes, list(MEASURED.values())))
-
-
-def _updates(params: Params, shape: Shape, facts: Facts) -> tuple[float, float]:
-    """Return the operations of rollouts and of updates, as the method counts its forwards."""
-    method, t = params.matrix.methods[0], params.train
-    config: AlgorithmConfig = vars(params.method)[kind_of(method)]
-    sampling = config.sampling_of(params.sampling)
-    forwards = config.forwards(params.sampling) or Forwards(0, 0, 0)
-    problems = -(-t.updates // config.updates_of_collect) * t.prompts_per_collect
-    attempts: float = forwards.rollouts
-    if isinstance(config, SelectingConfig):  # attempts may end with the first correct one
-        attempts = min(facts.attempts, attempts)
-    length = shape.scored_length(facts.prompt, params.sampling.gen_length)
-    trained = forwards.trained * shape.trained(length, t.gradient_checkpointing)
-    training = forwards.scored * shape.forward(length) + trained
-    return problems * attempts * shape.answer(facts.prompt, sampling), problems * training
-
-
-def _evaluations(params: Params, shape: Shape, facts: Facts) -> tuple[float, float]:
-    """Return the operations of selection and of the test.
-
-    Selection scores base and every checkpoint with one protocol; the test scores base and best
-    checkpoint with all protocols.
-    """
-    base = replace(shape, lora_parameters=0)
-
-    def flops(problems: int, protocol: SamplingConfig, checkpoints: int) -> float:
-        adapted, plain = (s.answer(facts.prompt, protocol) for s in (shape, base))
-        return problems * (plain + checkpoints * adapted)
-
-    protocols, task = params.evaluate.protocols, params.matrix.tasks[0]
-    checkpoints = -(-params.train.updates // params.train.checkpoint_every)
-    selecting = flops(
-        problems(params, task, "validation"), protocols[params.select.protocol], checkpoints
-    )
-    return selecting, sum(flops(facts.test, protocol, 1) for protocol in protocols.values())
 
 
 def hours(seconds: float) -> str:
@@ -226,7 +81,7 @@ def lines(
     shares = " + ".join(f"{size:.{digits}f} {name}" for name, size in parts.items())
     output = [f"{cost.total:.{digits}f} PFLOP = {shares}"]
     output.append(
-        "assumes: no problem dropped, no answer ended early, no process waiting for another"
+        f"assumes: no problem dropped, {facts.ends}, no process waiting for another"
         + ("" if facts.is_measured else f"; {facts.attempts:.0f} attempts at every problem")
     )
     breakdown = ", ".join(f"{name} {size:.1f}" for name, size in cost.memory.items())
@@ -382,16 +237,6 @@ def cpu_speed(dtype: str) -> CpuSpeed:
     return CpuSpeed(products * 2 * rows * wide * narrow / passed, dtype)
 
 
-def problems(params: Params, task: str, split: str) -> int:
-    """Return how many problems a split has: as set, as prepared, or ASSUMED."""
-    section = vars(params.data.tasks[task])
-    size = section.get(split)
-    if isinstance(size, int):
-        return min(size, section.get("limit") or size)
-    path = DATA / task / f"{split}.jsonl"
-    return len(path.read_bytes().splitlines()) if path.is_file() else ASSUMED
-
-
 def facts_of(params: Params, task: str) -> Facts:
     """Return the facts about a task, with a prompt of the usual length.
 
@@ -405,5 +250,13 @@ def facts_of(params: Params, task: str) -> Facts:
         prompt=SHORT if params.model_of(task).prompt_style == "compact" else Facts.prompt,
         attempts=attempts or float(params.method.d_opsd.attempts),
         is_measured=attempts is not None,
+        used=_used(params, task),
         test=test or problems(params, task, "test"),
     )
+
+
+def _used(params: Params, task: str) -> float | None:
+    """Return the tokens that the base's answers took in stage `evaluate_base`, if it has run."""
+    steps = object_in(RUNS / task / "base.json").get("steps")
+    protocol = params.evaluate.protocols[params.select.protocol]
+    return steps and protocol.gen_length * steps / protocol.steps

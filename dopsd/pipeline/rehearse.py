@@ -24,7 +24,7 @@ from dopsd.core.interrupts import SIGNALS, handling
 from dopsd.core.progress import log
 from dopsd.distributed.launch import LAUNCHER
 from dopsd.pipeline.estimate import Planned, print_cost
-from dopsd.pipeline.toy import PROBLEMS, SOURCE, build_toy, build_toy_source, small
+from dopsd.pipeline.toy import PROBLEMS, SOURCE, build_toy, small
 
 STAGES = ("prepare", "adapt", "evaluate_base", "train", "evaluate", "select", "test", "report")
 DURATION = "about a minute on two CPU cores, and the download of data that are not here yet"
@@ -60,8 +60,10 @@ def rehearse(planned: Planned) -> None:
         log(f"  reduced: 2 updates, {PROBLEMS} problems per split, short answers")
         log("  every answer is kept, since a random model has no correct ones")
         if full.adapt.tasks:
+            from dopsd.models.a2d.convert import write_tiny
+
             log(f"  replaced: {full.adapt.source} by a random model of its kind, as adapt.source")
-            build_toy_source(Path(full.adapt.source or ""), folder / SOURCE)
+            write_tiny(Path(full.adapt.source or ""), folder / SOURCE)
         else:
             build_toy(base, folder / "toy")
         (folder / "params.yaml").write_text(render(small(raw, full, processes)), encoding="utf-8")

@@ -65,31 +65,6 @@ def build_toy(base: Path, out: Path) -> None:
     tokenizer.save_pretrained(out)
 
 
-def build_toy_source(source: Path, out: Path) -> None:
-    """Write a tiny random autoregressive model of a source's family, with its tokenizer.
-
-    Args:
-        source: what `adapt.source` names.
-        out: Folder to write.
-    """
-    import torch
-    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
-
-    from dopsd.models.a2d.convert import read_source
-    from dopsd.models.common.decoder_config import TOY as SIZES
-    from dopsd.training.pretraining.pretrain import initialise
-
-    found = read_source(source)
-    fields = {name: value for name, value in found.raw.items() if name != "layer_types"}
-    config = CONFIG_MAPPING[found.raw["model_type"]].from_dict(fields | SIZES)
-    with torch.random.fork_rng([]):
-        torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config)
-        initialise(model)
-        model.save_pretrained(out)
-    found.tokenizer.save_pretrained(out)
-
-
 def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
     """Return the settings with sizes that take seconds.
 

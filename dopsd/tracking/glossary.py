@@ -181,6 +181,12 @@ EVALUATION = {
     "n": Metric("problems", "problems of the split", REPORT),
     "whole": Metric("share", "first attempts with full marks", REPORT),
     "per_problem": Metric("share", "score $s_i$ of the first attempt, by problem", REPORT),
+    "steps": Metric(
+        "steps",
+        "denoising steps of a first attempt, mean: fewer than the protocol's if answers end early"
+        " (`stop_after_eos`) or several tokens commit at once (`threshold`)",
+        REPORT,
+    ),
     "attempts": Metric("attempts", r"attempts $k$ at each problem", REPORT),
     "pass_at_k": Metric(
         "share", r"$\frac{1}{n} \sum_i \max_{a \le k} s_{i,a}$: the best of $k$ attempts", REPORT

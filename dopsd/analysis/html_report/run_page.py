@@ -88,7 +88,7 @@ def _result_rows(facts: RunFacts) -> list[dict[str, str]]:
         rows.append(
             {
                 "protocol": name,
-                "decoding": words.decoding(base["protocol"]),
+                "decoding": words.decoding(base["protocol"]) + words.saved([base, best]),
                 "base": words.accuracy(base),
                 "best": words.accuracy(best),
                 "base_marks": percent(base["whole"]),

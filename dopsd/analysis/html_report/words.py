@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dopsd.analysis.html_report.paired import outcomes
@@ -177,11 +178,20 @@ def decoding(protocol: dict[str, Any]) -> str:
     return ", ".join([text, *others])
 
 
+def saved(sides: Sequence[dict[str, Any]]) -> str:
+    """Return the share of forward passes that ending early saved, of base and trained model."""
+    shares = [1 - side["steps"] / side["protocol"]["steps"] for side in sides]
+    if max(shares) < LEAST_SAVED:
+        return ""
+    return f"; {' and '.join(f'{share:.0%}' for share in shares)} of the steps were not needed"
+
+
 def accuracy(side: dict[str, Any]) -> str:
     """Return a report's accuracy with its interval, in percent."""
     return within(side["accuracy"], side["interval"])
 
 
+LEAST_SAVED = 0.005  # share of the steps that is worth a word
 TEACHERS = {
     "base": "the unchanged base",
     "start": "the checkpoint that training started from, unchanged",

@@ -27,7 +27,7 @@ from dopsd.models.checkpoint_files import (
     write_index,
     write_shards,
 )
-from dopsd.models.common.decoder_config import DecoderConfig
+from dopsd.models.common.decoder_config import TOY, DecoderConfig
 from dopsd.models.registry import config_class, folder_name, read_config
 from dopsd.models.tokenizer import suppress_tokens
 
@@ -251,3 +251,22 @@ def with_mask(rows: Tensor, size: int, mask: int, tokens: int) -> Tensor:
     new = torch.cat([rows, rows.new_zeros(size - len(rows), rows.shape[1])])
     new[mask] = rows[counts].float().mean(0).to(rows.dtype)
     return new
+
+
+def write_tiny(path: Path, out: Path) -> None:
+    """Write a tiny random autoregressive model of a checkpoint's family, with its tokenizer.
+
+    Args:
+        path: the checkpoint, a folder or a GGUF file.
+        out: the folder to write.
+    """
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    source = read_source(path)
+    fields = {name: value for name, value in source.raw.items() if name != "layer_types"}
+    config = CONFIG_MAPPING[source.raw["model_type"]].from_dict(fields | TOY)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.save_pretrained(out)
+    source.tokenizer.save_pretrained(out)

@@ -245,7 +245,8 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
     deviations += ["adapter merged into the weights"] if p["merged"] else []
     deviations += [f"approximate: {word}" for word in EvalProtocol.model_validate(p).approximations]
     console.print(
-        f"scoring {report['scoring']}, {p['steps']} steps"
+        f"scoring {report['scoring']}, {p['steps']} steps, of which answers took"
+        f" {report['steps']:.1f} ({1 - report['steps'] / p['steps']:.0%} saved)"
         + "".join(f", {word}" for word in deviations)
         + f"\nmeasured on {in_words(report['measured_on'])}",
         markup=False,

@@ -46,7 +46,7 @@ def _figures(report: dict[str, Any]) -> dict[str, Any]:
     It shows no lists, such as `measured_on`.
     """
     low, high = report["interval"]
-    names = ("accuracy", "whole", "n", "measured_on")
+    names = ("accuracy", "whole", "n", "steps", "measured_on")
     figures: dict[str, Any] = {name: report[name] for name in names}
     figures |= report["figures"]
     return figures | {"low": low, "high": high}

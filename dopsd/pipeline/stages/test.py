@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from dopsd.config.params import Params
     from dopsd.training.run_settings import RunSettings
 
-KEPT = ("accuracy", "interval", "n", "whole", "figures", "per_problem", "protocol", "measured_on")
+KEPT = ["accuracy", "interval", "n", "whole", "figures", "steps", "per_problem", "protocol"]
+KEPT += ["measured_on"]
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:

@@ -32,13 +32,8 @@ from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.lora import attach
-from dopsd.pipeline.estimate import (
-    Cost,
-    Facts,
-    estimate,
-    lines,
-    utilisation,
-)
+from dopsd.pipeline.cost_model import Cost, Facts, estimate, utilisation
+from dopsd.pipeline.estimate import lines
 from dopsd.pipeline.memory_model import KERNEL_BYTES
 from dopsd.pipeline.shape import Shape, lora_parameters, size_of
 from dopsd.training.trainer import Trainer
@@ -320,3 +315,21 @@ def test_every_method_of_the_matrix_has_an_estimate_if_it_counts_its_forwards(ca
     monkeypatch.setattr(SpgConfig, "forwards", AlgorithmConfig.forwards)
     assert main(command) == 0
     assert capsys.readouterr().out.count("without its updates: spg does not count") == 1
+
+
+def test_answers_that_end_early_cost_what_they_take():
+    whole = Facts(attempts=1.8, test=1319)
+    early = Facts(attempts=1.8, test=1319, used=64)
+    every, ended = (estimate(params(), LladaConfig(), facts) for facts in (whole, early))
+    assert ended.selection / every.selection == pytest.approx(64 / 256)  # of the protocol 256
+    assert ended.test < every.test / 4  # that of 512 tokens takes 64 of them too
+    assert ended.rollouts == every.rollouts  # sampling.stop_after_eos is off
+
+
+def test_making_the_base_of_an_autoregressive_model_is_counted():
+    """All weights: 2 operations forward, 4 backward; attention 4 each way; 64 texts an update."""
+    changes = ["adapt.tasks=[gsm8k]", "adapt.source=models/x", "adapt.learn={train: {updates: 10}}"]
+    shape = Shape(LladaConfig(), 0)
+    text = 6 * 456 * shape.block_parameters + 3 * shape.attention(456, 456)
+    found = estimate(params("reference", "1x80gb", *changes), LladaConfig(), Facts(1.8, 1319))
+    assert found.adapting * 1e15 == pytest.approx(640 * text)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT
+from autoregressive_toys import save_source
+from conftest import ROOT, write_params
 from waiting import until
 
 from dopsd.cli.main import main
@@ -65,7 +66,23 @@ def test_a_base_of_unknown_size_is_rehearsed_without_an_estimate(monkeypatch, tm
     words = ["rehearse", "--profile", "llada-8b-gsm8k", "--set", "model.path=models/mine"]
     assert main(words) == 0
     said = "rehearse: no estimate: model.path: models/mine: is not here, and its size is not known"
-    assert said in capsys.readouterr().err and ran == list(rehearse.STAGES)
+    assert said in capsys.readouterr().err
+    assert ran == [stage for stage in rehearse.STAGES if stage != "adapt"]
+
+
+@pytest.mark.full
+def test_the_making_of_a_base_is_estimated_and_rehearsed(project, capfd):
+    save_source(Path("models/toy-ar"), "llama")
+    write_params(
+        adapt__tasks=["sudoku"],
+        adapt__source="models/toy-ar",
+        model__path="models/mine",
+        pretrain__tasks=[],
+    )
+    assert main(["rehearse"]) == 0
+    out, err = capfd.readouterr()
+    assert " adapting + " in out and "rehearse: adapt ran in" in err and "every stage ran" in err
+    assert not Path("models/mine").exists()
 
 
 @pytest.mark.nightly

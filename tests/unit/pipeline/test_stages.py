@@ -50,7 +50,17 @@ def test_every_stage_leaves_its_results(finished, capsys):
     assert [row["update"] for row in curve] == [0, 2, 4]
     assert all(row["low"] <= row["accuracy"] <= row["high"] for row in curve)
     base = json.loads(Path("runs/sudoku/base.json").read_text())["greedy"]
-    numbers = {"accuracy", "whole", "n", "low", "high", "published", "strict", "valid_grid"}
+    numbers = {
+        "accuracy",
+        "whole",
+        "n",
+        "steps",
+        "low",
+        "high",
+        "published",
+        "strict",
+        "valid_grid",
+    }
     assert base.keys() == numbers | {"measured_on"}
     assert base["accuracy"] == curve[0]["accuracy"]
     found = json.loads((CELL / "evaluate.json").read_text())

@@ -366,11 +366,12 @@ def test_an_unknown_task_lists_those_of_the_file(project: Path, capsys):
 
 
 def test_estimates_and_rehearsals_know_sizes_without_published_figures(project: Path):
-    from dopsd.pipeline.estimate import Facts, facts_of, problems
+    from dopsd.pipeline.cost_model import Facts, problems
+    from dopsd.pipeline.estimate import facts_of
 
     begin(project)
     settings = load_params()
-    assert facts_of(settings, "sums") == Facts(attempts=3.0, is_measured=False, test=2)
+    assert facts_of(settings, "sums") == Facts(attempts=3.0, is_measured=False, test=2, prompt=50)
     raw = small_params(data__sums=SECTION | {"test": {"path": "data/external/rows.csv"}})
     (project / "params.yaml").write_text(yaml.safe_dump(raw))
     assert problems(load_params(), "sums", "test") == 256

@@ -129,7 +129,7 @@ def test_a_report_has_first_attempts_and_the_best_of_all_with_fitting_intervals(
     problems = [Problem("a", "1", "x"), Problem("b", "12", "x")]
     prompt_set = PromptSet(Marked(graded), problems, "test", "compact")  # type: ignore[arg-type]
     scores = {"b": [judged(0.0), judged(0.0), judged(1.0)], "a": [judged(1.0, 1.0)]}
-    found = report(prompt_set, SAMPLING, scores, 3, 100)
+    found = report(prompt_set, SAMPLING, scores, 12.5, 3, 100)
     assert (found.accuracy, found.whole, found.pass_at_k) == (0.5, 0.5, 1.0)
     assert (found.n, found.attempts) == (2, 3)
     assert found.per_problem == {"a": 1.0, "b": 0.0}

@@ -1,0 +1,191 @@
+"""The cost of a run in operations: rollouts, updates, evaluations, and making the base.
+
+The model counts matrix products. A forward pass takes 2 operations per parameter and token.
+Gradients of activations take as many, and so do those of weights; frozen weights need none.
+Attention adds two products. Utilisation was measured on one H100, at three sizes of a base.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dopsd.algorithms.common.config import AlgorithmConfig, Forwards, SelectingConfig, kind_of
+from dopsd.pipeline.memory_model import memory
+from dopsd.pipeline.shape import Shape, lora_parameters
+from dopsd.tasks.common.storage import DATA
+from dopsd.training.pretraining.config import ADAPTING
+
+if TYPE_CHECKING:
+    from dopsd.config.params import Params
+    from dopsd.models.denoiser import DenoiserConfig
+    from dopsd.rollout.config import SamplingConfig
+
+# share of an H100's peak by a base's parameters, in sampling and training (benchmarks/RESULTS.md)
+MEASURED = {0.135e9: 0.12, 0.6e9: 0.14, 8.0e9: 0.5}
+PETA, GIGA = 1e15, 1e9
+ASSUMED = 256  # problems of a split whose rows were never read
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cost of one task, method and seed.
+
+    Attributes:
+        rollouts: PFLOP of sampling rollouts.
+        training: PFLOP of updates.
+        selection: PFLOP of scoring checkpoints on the validation split.
+        test: PFLOP of scoring base and best checkpoint on the test split.
+        memory: Gigabytes on each GPU, by what they hold.
+        adapting: PFLOP of making the base of an autoregressive model; it is made once.
+        utilisation: share of a GPU's peak that a base of this size reaches.
+    """
+
+    rollouts: float
+    training: float
+    selection: float
+    test: float
+    memory: dict[str, float]
+    utilisation: float = MEASURED[8.0e9]
+    adapting: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """PFLOP of all parts."""
+        return self.adapting + self.rollouts + self.training + self.selection + self.test
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts about a task that settings do not hold.
+
+    Attributes:
+        attempts: Mean number of rollouts per problem with the untrained base.
+        is_measured: Whether that is a figure of this base, and not the number of attempts.
+        test: Number of test problems.
+        prompt: Tokens of a prompt.
+        used: Tokens of an answer up to the end of its last block, in the base's evaluation; None:
+            there is none yet.
+    """
+
+    attempts: float
+    test: int
+    prompt: int = 200
+    is_measured: bool = True
+    used: float | None = None
+
+    @property
+    def ends(self) -> str:
+        """Where answers end, in words."""
+        if self.used is None:
+            return "no answer ended early"
+        return (
+            f"answers that end in the base's {self.used:.0f} tokens, where `stop_after_eos` is on"
+        )
+
+    def share_used(self, sampling: SamplingConfig) -> float:
+        """Return the share of the steps of an answer that are made before it ends."""
+        if self.used is None or not sampling.stop_after_eos:
+            return 1.0
+        return min(1.0, self.used / sampling.gen_length)
+
+
+def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
+    """Estimate the cost of a run of the first method of the matrix on its first task.
+
+    The estimate assumes that the number of attempts stays the same and no problem is dropped.
+    Recordings of d3llm and the head in forwards of updates are left out.
+
+    Args:
+        params: Settings of the run.
+        config: Shape of the model.
+        facts: Facts about the task.
+    """
+    adapting = _adapting(params, config, facts)
+    params = params.of(params.matrix.methods[0])
+    shape = Shape(config, lora_parameters(config, params))
+    selection, test = _evaluations(params, shape, facts)
+    length = shape.scored_length(facts.prompt, params.sampling.gen_length)
+    rollouts, training = _updates(params, shape, facts)
+    return Cost(
+        rollouts / PETA,
+        training / PETA,
+        selection / PETA,
+        test / PETA,
+        {name: size / GIGA for name, size in memory(params, shape, length).items()},
+        utilisation(shape.parameters),
+        adapting / PETA,
+    )
+
+
+def _adapting(params: Params, config: DenoiserConfig, facts: Facts) -> float:
+    """Return the operations of `dopsd adapt`, which trains all weights; 0 if the base is there."""
+    if not params.adapt.tasks:
+        return 0.0
+    shape, run = Shape(config, 0), params.of(ADAPTING).train
+    length = params.adapt.learn.length or params.sampling.gen_length
+    tokens = shape.scored_length(facts.prompt, length)
+    texts = run.updates * run.prompts_per_collect
+    return texts * shape.trained(tokens, run.gradient_checkpointing)
+
+
+def utilisation(parameters: float) -> float:
+    """Return the share of a GPU's peak that a base reaches: measured ones, and a line between two.
+
+    Small bases wait for the host and for the memory of the GPU.
+
+    Args:
+        parameters: of the base.
+    """
+    import numpy as np
+
+    sizes = [math.log(size) for size in MEASURED]
+    return float(np.interp(math.log(parameters), sizes, list(MEASURED.values())))
+
+
+def _updates(params: Params, shape: Shape, facts: Facts) -> tuple[float, float]:
+    """Return the operations of rollouts and of updates, as the method counts its forwards."""
+    method, t = params.matrix.methods[0], params.train
+    config: AlgorithmConfig = vars(params.method)[kind_of(method)]
+    sampling = config.sampling_of(params.sampling)
+    forwards = config.forwards(params.sampling) or Forwards(0, 0, 0)
+    problems = -(-t.updates // config.updates_of_collect) * t.prompts_per_collect
+    attempts: float = forwards.rollouts
+    if isinstance(config, SelectingConfig):  # attempts may end with the first correct one
+        attempts = min(facts.attempts, attempts)
+    length = shape.scored_length(facts.prompt, params.sampling.gen_length)
+    trained = forwards.trained * shape.trained(length, t.gradient_checkpointing)
+    training = forwards.scored * shape.forward(length) + trained
+    answer = shape.answer(facts.prompt, sampling) * facts.share_used(sampling)
+    return problems * attempts * answer, problems * training
+
+
+def _evaluations(params: Params, shape: Shape, facts: Facts) -> tuple[float, float]:
+    """Return the operations of selection and of the test.
+
+    Selection scores base and every checkpoint with one protocol; the test scores base and best
+    checkpoint with all protocols.
+    """
+    base = replace(shape, lora_parameters=0)
+
+    def flops(problems: int, protocol: SamplingConfig, checkpoints: int) -> float:
+        adapted, plain = (s.answer(facts.prompt, protocol) for s in (shape, base))
+        return problems * (plain + checkpoints * adapted) * facts.share_used(protocol)
+
+    protocols, task = params.evaluate.protocols, params.matrix.tasks[0]
+    checkpoints = -(-params.train.updates // params.train.checkpoint_every)
+    selecting = flops(
+        problems(params, task, "validation"), protocols[params.select.protocol], checkpoints
+    )
+    return selecting, sum(flops(facts.test, protocol, 1) for protocol in protocols.values())
+
+
+def problems(params: Params, task: str, split: str) -> int:
+    """Return how many problems a split has: as set, as prepared, or ASSUMED."""
+    section = vars(params.data.tasks[task])
+    size = section.get(split)
+    if isinstance(size, int):
+        return min(size, section.get("limit") or size)
+    path = DATA / task / f"{split}.jsonl"
+    return len(path.read_bytes().splitlines()) if path.is_file() else ASSUMED

@@ -1,0 +1,28 @@
+"""`make real`: every stage, with a few updates of a tiny model, and then nothing more to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from autoregressive_toys import autoregressive, write_gguf
+from conftest import ROOT
+
+
+@pytest.mark.full
+def test_every_stage_runs_once(tmp_path: Path):
+    write_gguf(tmp_path / "toy.gguf", autoregressive("llama", 261, num_hidden_layers=2))
+    words = ["--toy", "--gguf", str(tmp_path / "toy.gguf"), "--folder", str(tmp_path / "real")]
+    command = [sys.executable, str(ROOT / "benchmarks/real.py"), *words, "--processes", "1"]
+    first = subprocess.run(command, capture_output=True, text=True)
+    assert first.returncode == 0, first.stderr[-2000:]
+    assert "adapting + " in first.stdout  # the estimate comes first
+    project = tmp_path / "real/project"
+    assert (project / "models/SmolLM2-135M-diffusion/pretrain.json").is_file()
+    for method in ("d_opsd", "rft"):
+        assert (project / f"runs/countdown/{method}/0/test.json").is_file()
+    assert (project / "reports/countdown/teacher").is_dir()
+    again = subprocess.run(command, capture_output=True, text=True)
+    assert again.returncode == 0 and "Running stage" not in again.stdout
