@@ -199,6 +199,13 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     if unseen := [f"{path}: {line}" for line in block_faults(params)]:
         raise DopsdError(unseen, code=Code.CONTRADICTION)
     check_columns(params)
+    if params.adapt.tasks:
+        from dopsd.models.a2d.convert import converted_config
+        from dopsd.pipeline.stages.adapt import require_own
+        from dopsd.training.pretraining.adapt import form_of
+
+        require_own(params)
+        converted_config(Path(params.adapt.source or ""), form_of(params.adapt))
     print(f"{path}: no errors{_missing_sections(params)}{_unseen_bases(params)}")
 
 

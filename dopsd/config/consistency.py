@@ -11,10 +11,11 @@ from pydantic import ValidationError
 from dopsd.algorithms.common.config import BETWEEN, AlgorithmConfig
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.core.errors import unknown
+from dopsd.core.paths import BASES
 from dopsd.models.config import ModelConfig
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.custom.verifiers.config import watched
-from dopsd.training.pretraining.config import ADAPTING
+from dopsd.training.run_settings import ADAPTING
 from dopsd.training.start import start_run
 
 if TYPE_CHECKING:
@@ -171,6 +172,8 @@ def _check_adapt(params: Params) -> None:
             "model.path: name a new folder for the adapted base, not adapt.source": (
                 path == Path(adapt.source or "")
             ),
+            f"model.path: {path}: folders in {BASES}/ are those of `dopsd pretrain`; name another"
+            " for the adapted base, such as models/mine": BASES in path.parents,
             "adapt.output_shift: blocks (model.block_size) need 0": blocks,
             f"adapt.learn.traces: {task} has no solutions of its own; name a file": without,
             f"ablate.variants: {ADAPTING} is the run of `dopsd adapt`": ADAPTING in params.variants,

@@ -24,8 +24,8 @@ from dopsd.rollout.config import SamplingConfig
 from dopsd.tracking.config import TrackingConfig
 from dopsd.training.config import CheckpointsConfig, TrainConfig
 from dopsd.training.pretraining.adapt import converted_folder
-from dopsd.training.pretraining.config import ADAPTING, AdaptConfig, BaseSettings, PretrainConfig
-from dopsd.training.run_settings import RunSettings
+from dopsd.training.pretraining.config import AdaptConfig, BaseSettings, PretrainConfig
+from dopsd.training.run_settings import ADAPTING, RunSettings
 
 
 class CompareConfig(Section):

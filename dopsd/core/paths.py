@@ -9,6 +9,7 @@ RUNS = Path("runs")
 REPORTS = Path("reports")
 BASES = Path("base")  # one folder for each embedded base
 LOG = "log.jsonl"
+ADAPTED = "adapt.json"  # in a base made by `dopsd adapt`: the run that made it, and its files
 ORIGIN = "pretrain.json"  # in a base made by `dopsd pretrain`: its settings, data and recipe
 PUBLISHED = WORK / "publish.json"  # links from the last `dopsd publish`
 # start of the line that `dopsd evaluate --update` logs when done; the update's number follows

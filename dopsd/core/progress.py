@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
 PLAIN_EVERY = 10.0  # seconds between plain lines
+SLOW = 0.1  # units a second below which the seconds of a unit are shown
 STEADY = 2  # steps from which on the rate tells the time left
 REMEMBERED = 100  # steps whose times tell what is usual
 
@@ -153,14 +154,21 @@ class Progress:
             self.bar.update(
                 self.line,
                 completed=self.done,
-                rate=f"{self.rate:.2f} {self.unit}/s" if self.rate else "",
+                rate=self._speed,
                 note=note,
             )
         elif now - self.logged > PLAIN_EVERY or (units and self.done == self.total):
             self.logged = now
-            speed = f", {self.rate:.2f}/s{self._remaining}" if self.rate else ""
+            speed = f", {self._speed}{self._remaining}" if self.rate else ""
             log(f"{self.stage}: {self.done}/{self.total} {self.unit}s{speed}  {note}".rstrip())
         self._write()
+
+    @property
+    def _speed(self) -> str:
+        """Return units a second, or seconds a unit where they are few; empty before the first."""
+        if not self.rate:
+            return ""
+        return f"{self.rate:.2f}/s" if self.rate >= SLOW else f"{1 / self.rate:.0f} s each"
 
     @property
     def _remaining(self) -> str:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import sha256
-from dopsd.core.paths import ORIGIN
+from dopsd.core.paths import ADAPTED, ORIGIN
 from dopsd.core.tensor_files import save_tensors
 
 if TYPE_CHECKING:
@@ -340,7 +340,9 @@ def base_files(model: ModelConfig) -> list[Path]:
     A change in any of them makes another model.
     """
     return sorted(
-        path for path in Path(model.path).glob("*") if path.is_file() and path.name != ORIGIN
+        path
+        for path in Path(model.path).glob("*")
+        if path.is_file() and path.name not in (ADAPTED, ORIGIN)
     )
 
 

@@ -15,7 +15,7 @@ from dopsd.algorithms.common.config import AlgorithmConfig, Forwards, SelectingC
 from dopsd.pipeline.memory_model import memory
 from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.tasks.common.storage import DATA
-from dopsd.training.pretraining.config import ADAPTING
+from dopsd.training.run_settings import ADAPTING
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params

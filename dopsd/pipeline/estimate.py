@@ -16,7 +16,7 @@ from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import object_in
 from dopsd.core.paths import RUNS
 from dopsd.pipeline import disk_model
-from dopsd.pipeline.cost_model import PETA, Cost, Facts, estimate, problems
+from dopsd.pipeline.cost_model import GIGA, PETA, Cost, Facts, estimate, problems
 from dopsd.pipeline.shape import Shape, lora_parameters, size_of
 from dopsd.training.pretraining.adapt import form_of
 
@@ -42,6 +42,7 @@ GPUS = {
 # share of a matrix product's speed on a CPU (benchmarks/RESULTS.md): Tiny-A2D; SmolLM2-135M
 CPU_UTILISATION = {"float32": 0.9, "bfloat16": 0.3}
 HOUR = 3600
+TRAINED, RESUMED, KEPT = 18, 12, 4  # bytes a weight: bfloat16 and float32, gradient, two moments
 SHORT = 50  # tokens of a prompt in style compact
 FEW = 10  # PFLOP below which a digit more is shown
 
@@ -195,6 +196,13 @@ def print_cost(full: Params, hardware: str) -> None:
             *lines(cost, full.launch.processes, gpus, known, cpu),
             disk_model.line(own, Shape(config, lora_parameters(config, own))),
         ]
+        if cost.adapting:
+            size = Shape(config, 0).parameters / GIGA
+            output_lines.append(
+                f"adapting, once: at least {TRAINED * size:.1f} GB of memory, and of disk"
+                f" {RESUMED * size:.1f} GB for the newest checkpoint and {KEPT * size:.1f} GB for"
+                " each earlier one"
+            )
         if not cost.training:
             output_lines.append(f"without its updates: {method} does not count its forwards")
         sys.stdout.write("\n".join(output_lines) + "\n")
@@ -257,6 +265,7 @@ def facts_of(params: Params, task: str) -> Facts:
 
 def _used(params: Params, task: str) -> float | None:
     """Return the tokens that the base's answers took in stage `evaluate_base`, if it has run."""
-    steps = object_in(RUNS / task / "base.json").get("steps")
-    protocol = params.evaluate.protocols[params.select.protocol]
-    return steps and protocol.gen_length * steps / protocol.steps
+    name = params.select.protocol
+    steps = object_in(RUNS / task / "base.json").get(name, {}).get("steps")
+    protocol = params.evaluate.protocols[name]
+    return protocol.gen_length * float(steps) / protocol.steps if steps else None

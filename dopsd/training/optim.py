@@ -86,19 +86,20 @@ def warmup_notes(run: RunSettings, settings: TrainConfig) -> list[str]:
         settings: its section `train` after `with_warmup`.
     """
     own, lines = run.algorithm.train, []
+    section = "train" if own.warmup_updates is None else f"{run.section}.train"
     if (
         settings.warmup_ratio is not None
         and own.warmup_ratio is None
         and own.warmup_updates is not None
     ):
         lines.append(
-            f"train.warmup_ratio overrides method.{run.kind}.train.warmup_updates"
+            f"train.warmup_ratio overrides {run.section}.train.warmup_updates"
             f" {own.warmup_updates}; set warmup_ratio there too, or to null here"
         )
     if settings.warmup_updates >= settings.updates:
         lines.append(
             f"the warm-up takes {settings.warmup_updates} updates and the run {settings.updates}:"
-            " train.learning_rate is never reached; lower train.warmup_updates or warmup_ratio"
+            f" train.learning_rate is never reached; lower {section}.warmup_updates or warmup_ratio"
         )
     return lines
 

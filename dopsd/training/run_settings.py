@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dopsd.tasks.common.config import TaskConfig
     from dopsd.training.config import TrainConfig
 
+ADAPTING = "sft-adapt"  # the method's name of the run of `dopsd adapt`
 # Keys of section train that only change the use of memory, as sampling.batch_size does.
 MEMORY = ("micro_batch_states", "gradient_checkpointing")
 
@@ -38,6 +39,11 @@ class RunSettings:
     def kind(self) -> str:
         """The algorithm's name: d_opsd for the variant `d_opsd-live_teacher`."""
         return kind_of(self.key.method)
+
+    @property
+    def section(self) -> str:
+        """The section of the method in params.yaml."""
+        return "adapt.learn" if self.key.method == ADAPTING else f"method.{self.kind}"
 
     @property
     def reason_against_sampling(self) -> str | None:

@@ -36,7 +36,11 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
-NOTES = {"best_score": "best of attempts", "kept_share": "kept"}  # of the progress line
+NOTES = {
+    "best_score": "best of attempts",
+    "kept_share": "kept",
+    "held_out_half": "held out",
+}  # of the progress line
 
 
 class Trainer:

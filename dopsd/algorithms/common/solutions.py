@@ -83,7 +83,8 @@ class Solutions:
             self.is_cut_logged = True
             log(
                 f"{self.method}: some solutions are cut, with their answers, to {self.length}"
-                f" tokens; the longest has {longest}"
+                f" tokens (sampling.gen_length, or `length` of the method); the longest has"
+                f" {longest}"
             )
         return tokens
 

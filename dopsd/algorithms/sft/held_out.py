@@ -56,13 +56,14 @@ class HeldOut:
         """
         group, size, found = policy.process_group, self.context.sequences_at_once, MetricSums()
         mine = self.texts[group.rank :: group.size]
+        log(f"sft: update {update}: looking at {len(self.texts)} texts that are not learnt")
         for name, ratio in RATIOS.items():
             for start in range(0, len(mine), size):
                 some = mine[start : start + size]
                 losses = masked_diffusion_loss(policy, masked(policy, some, ratio, ratio))
                 found.add(f"held_out_{name}", losses.sum().item(), len(some))
         if group.rank == 0 and self.shown:
-            log(f"sft: update {update}: {self.sample(policy)}")
+            log(f"sft: an answer: {self.sample(policy)}")
         return found
 
     def sample(self, policy: Policy) -> str:

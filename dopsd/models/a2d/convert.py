@@ -16,19 +16,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dopsd.core.errors import Code, DopsdError, unknown
+from dopsd.core.errors import Code, DopsdError
 from dopsd.core.tensor_files import fsync_rename
 from dopsd.models.a2d.gguf import GgufFile
 from dopsd.models.checkpoint_files import (
     SHARD,
     check_finite,
     file_of,
+    header,
     read_tensor,
     write_index,
     write_shards,
 )
 from dopsd.models.common.decoder_config import TOY, DecoderConfig
-from dopsd.models.registry import config_class, folder_name, read_config
+from dopsd.models.registry import ODD, config_class, folder_name, read_config
 from dopsd.models.tokenizer import suppress_tokens
 
 if TYPE_CHECKING:
@@ -88,12 +89,6 @@ def convert(path: Path, out: Path, form: Form) -> int:
             template.
     """
     source = read_source(path)
-    if source.tokenizer.chat_template is None:
-        raise DopsdError(
-            f"{path}: the tokenizer has no chat template, by which prompts are written; add"
-            " chat_template to tokenizer_config.json, or take the instruct version",
-            code=Code.TOKENIZER,
-        )
     raw = _config(source, form)
     new = out.with_name(f"{out.name}.new")
     shutil.rmtree(new, ignore_errors=True)
@@ -142,7 +137,8 @@ def read_source(path: Path) -> Source:
         ) from error
     if kind not in FAMILIES:
         raise DopsdError(
-            unknown(f"{path}/config.json: model_type {kind!r} cannot be adapted", FAMILIES),
+            f"{path}/config.json: model_type {kind!r} cannot be adapted; those that can are"
+            f" {', '.join(FAMILIES)}",
             code=Code.UNSUPPORTED_MODEL,
         )
     fields = {name: value for name, value in raw.items() if name not in LEFT_OUT}
@@ -164,11 +160,16 @@ def _of_folder(path: Path, raw: dict[str, Any]) -> Source:
     from transformers import AutoTokenizer
 
     files = file_of(path)
+    if not (path / "tokenizer.json").is_file():
+        raise DopsdError(
+            f"{path}: no tokenizer.json; copy it and tokenizer_config.json into the folder",
+            code=Code.TOKENIZER,
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             path, local_files_only=True, trust_remote_code=False
         )
-    except (OSError, ValueError) as error:
+    except ODD as error:
         reason = " ".join(str(error).split())[:120]
         raise DopsdError(
             f"{path}: cannot read a tokenizer ({reason}); copy tokenizer.json and"
@@ -179,7 +180,17 @@ def _of_folder(path: Path, raw: dict[str, Any]) -> Source:
     def tensor(name: str) -> Tensor:
         return read_tensor(files[name], name)
 
-    shapes = {name: tensor(name).to("meta") for name in files}
+    if tokenizer.chat_template is None:
+        raise DopsdError(
+            f"{path}: the tokenizer has no chat template, by which prompts are written; add"
+            " chat_template to tokenizer_config.json, or take the instruct version",
+            code=Code.TOKENIZER,
+        )
+    shapes = {
+        name: torch.empty(shape, device="meta")
+        for file in set(files.values())
+        for name, shape in header(file).items()
+    }
     if raw.get("tie_word_embeddings"):
         shapes.pop(HEAD, None)  # some files hold the embedding twice
     return Source(path, raw, shapes, tensor, tokenizer)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.files import ASIDE, WORK
 from dopsd.core.progress import log
-from dopsd.training.pretraining.config import ADAPTING
 from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_settings import ADAPTING
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import digest, object_in, write_json
 from dopsd.core.fingerprint import sha256
-from dopsd.core.paths import ORIGIN
+from dopsd.core.paths import ADAPTED
 from dopsd.core.progress import log
 from dopsd.pipeline.checkpoints.export import write_merged
+from dopsd.tasks.registry import load_task
 from dopsd.training.checkpoint import folders
 from dopsd.training.pretraining.adapt import require_converted
-from dopsd.training.pretraining.config import ADAPTING
 from dopsd.training.run_identity import code_of, scratch_folder
+from dopsd.training.run_settings import ADAPTING
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -42,18 +43,31 @@ def begin(params: Params, task: str) -> RunSettings | None:
             f" adapt.tasks=[{task}], adapt.source and, for the result, model.path",
             code=Code.CONTRADICTION,
         )
+    require_own(params)
+    load_task(task, params.data.tasks[task]).load("train")  # before the conversion takes minutes
     require_converted(params.adapt)
     run, out = params.run(task, ADAPTING, params.adapt.seed), Path(params.model.path)
-    if out.exists() and not (out / ORIGIN).is_file():
+    if is_made(run, params.adapt.dtype, out):
+        log(f"adapt: {out} is up to date")
+        return None
+    if out.exists():
+        log(f"adapt: settings, data, code or files are not those of {out}: making it anew")
+    return run
+
+
+def require_own(params: Params) -> None:
+    """Refuse to write the base where another model is.
+
+    Raises:
+        DopsdError: if the folder is there without the record of an adaptation.
+    """
+    out = Path(params.model.path)
+    if out.exists() and not (out / ADAPTED).is_file():
         raise DopsdError(
             f"model.path: {out}: is there, and not made by `dopsd adapt`; name another folder for"
             " the adapted model, or remove this one",
             code=Code.OUTPUT_EXISTS,
         )
-    if is_made(run, params.adapt.dtype, out):
-        log(f"adapt: {out} is up to date")
-        return None
-    return run
 
 
 def finish(params: Params, run: RunSettings) -> None:
@@ -63,7 +77,7 @@ def finish(params: Params, run: RunSettings) -> None:
     shutil.rmtree(new, ignore_errors=True)
     write_merged(run.model, folders(scratch_folder(run))[-1], new, params.adapt.dtype)
     files = {path.name: sha256(path) for path in sorted(new.iterdir())}
-    write_json(new / ORIGIN, recipe_of(run, params.adapt.dtype) | {"files": files})
+    write_json(new / ADAPTED, recipe_of(run, params.adapt.dtype) | {"files": files})
     shutil.rmtree(out, ignore_errors=True)
     new.rename(out)
     log(f"adapt: {out} is the base")
@@ -77,7 +91,7 @@ def recipe_of(run: RunSettings, dtype: str) -> dict[str, Any]:
 
 def is_made(run: RunSettings, dtype: str, out: Path) -> bool:
     """Return whether a folder is what this run makes, file by file."""
-    record = object_in(out / ORIGIN)
+    record = object_in(out / ADAPTED)
     if any(record.get(key) != value for key, value in recipe_of(run, dtype).items()):
         return False
     files: dict[str, str] = record.get("files", {})

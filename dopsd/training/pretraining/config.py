@@ -42,9 +42,6 @@ class BaseSettings:
     prompt_style: str  # model.prompt_style
 
 
-ADAPTING = "sft-adapt"  # the method's name of the run that adapts
-
-
 class Learning(SftConfig):
     """How an autoregressive model learns to denoise: `sft` of all weights.
 

@@ -187,7 +187,7 @@ def test_texts_that_are_not_learnt_are_looked_at(project, capsys):
     assert {name: count for name, (_, count) in first.items()} == {
         "held_out_low": 12, "held_out_half": 12, "held_out_high": 12
     }  # fmt: skip
-    assert "sft: update 0: " in capsys.readouterr().err
+    assert "sft: an answer: " in capsys.readouterr().err
     again = loop.algorithm.held_out.measure(loop.policy, 1)
     assert first == again  # the same masks
     texts, policy = loop.algorithm.held_out.texts, loop.policy

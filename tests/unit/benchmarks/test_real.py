@@ -20,7 +20,7 @@ def test_every_stage_runs_once(tmp_path: Path):
     assert first.returncode == 0, first.stderr[-2000:]
     assert "adapting + " in first.stdout  # the estimate comes first
     project = tmp_path / "real/project"
-    assert (project / "models/SmolLM2-135M-diffusion/pretrain.json").is_file()
+    assert (project / "models/SmolLM2-135M-diffusion/adapt.json").is_file()
     for method in ("d_opsd", "rft"):
         assert (project / f"runs/countdown/{method}/0/test.json").is_file()
     assert (project / "reports/countdown/teacher").is_dir()

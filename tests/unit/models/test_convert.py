@@ -88,7 +88,7 @@ def test_a_gguf_file_is_read_bit_for_bit(tmp_path: Path):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"model_type": "gpt2"}, "model_type 'gpt2' cannot be adapted: unknown; there is llama"),
+        ({"model_type": "gpt2"}, "model_type 'gpt2' cannot be adapted; those that can are llama"),
         ({"mlp_bias": True}, "mlp_bias: True; this model computes False"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}}, "rope_type: 'yarn'"),
     ],
@@ -108,6 +108,10 @@ def test_a_source_without_chats_or_files_is_refused(tmp_path: Path):
     with pytest.raises(DopsdError, match="not a whole GGUF file"):
         convert(tmp_path / "no.gguf", tmp_path / "out", SHIFTED)
     save_source(tmp_path / "source", "qwen3")
+    (tmp_path / "source/tokenizer.json").rename(tmp_path / "kept")
+    with pytest.raises(DopsdError, match=r"no tokenizer\.json; copy it"):
+        convert(tmp_path / "source", tmp_path / "out", SHIFTED)
+    (tmp_path / "kept").rename(tmp_path / "source/tokenizer.json")
     (tmp_path / "source/chat_template.jinja").unlink(missing_ok=True)
     raw = json.loads((tmp_path / "source/tokenizer_config.json").read_text())
     raw.pop("chat_template", None)

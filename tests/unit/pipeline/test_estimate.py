@@ -4,6 +4,7 @@ tokens.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.lora import attach
 from dopsd.pipeline.cost_model import Cost, Facts, estimate, utilisation
-from dopsd.pipeline.estimate import lines
+from dopsd.pipeline.estimate import facts_of, lines
 from dopsd.pipeline.memory_model import KERNEL_BYTES
 from dopsd.pipeline.shape import Shape, lora_parameters, size_of
 from dopsd.training.trainer import Trainer
@@ -324,6 +325,14 @@ def test_answers_that_end_early_cost_what_they_take():
     assert ended.selection / every.selection == pytest.approx(64 / 256)  # of the protocol 256
     assert ended.test < every.test / 4  # that of 512 tokens takes 64 of them too
     assert ended.rollouts == every.rollouts  # sampling.stop_after_eos is off
+
+
+def test_the_length_of_answers_is_that_of_the_base_that_was_evaluated(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert facts_of(params(), "gsm8k").used is None
+    Path("runs/gsm8k").mkdir(parents=True)
+    Path("runs/gsm8k/base.json").write_text(json.dumps({"256": {"steps": 96.0}}))
+    assert facts_of(params(), "gsm8k").used == 192.0  # of 256 tokens in 128 steps
 
 
 def test_making_the_base_of_an_autoregressive_model_is_counted():

@@ -22,8 +22,8 @@ from dopsd.core.fingerprint import sha256
 from dopsd.core.tables import read_table
 from dopsd.models.registry import read_config
 from dopsd.training.pretraining.adapt import require_converted
-from dopsd.training.pretraining.config import ADAPTING
 from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_settings import ADAPTING
 
 BASE = Path("models/adapted")
 SOURCE = Path("models/toy-ar")
@@ -61,7 +61,7 @@ def test_a_base_is_made_once_and_again_if_settings_change(source, capsys):
     )
     rows = read_table(LOG)
     assert [row["update"] for row in rows] == [1, 2, 3, 4]
-    assert ["held_out_half" in row for row in rows] == [True, False, True, False]
+    assert ["held_out_half" in row for row in rows] == [True, False, True, True]
     old = load_file(require_converted(load_params().adapt) / "model.safetensors")
     new = load_file(BASE / "model.safetensors")
     assert old.keys() == new.keys() and all((old[n] != new[n]).any() for n in old)
@@ -70,6 +70,7 @@ def test_a_base_is_made_once_and_again_if_settings_change(source, capsys):
     assert "adapt: models/adapted is up to date" in capsys.readouterr().err
     write(learning_rate=1e-3)
     assert main(["adapt"]) == 0
+    assert "are not those of models/adapted: making it anew" in capsys.readouterr().err
     assert digests()["model.safetensors"] != first["model.safetensors"]
     assert main(["evaluate_base"]) == 0
 
@@ -111,6 +112,7 @@ def test_two_ranks_learn_what_one_learns(source):
         ({"adapt__tasks": ["chains"]}, "adapt.tasks: chains is not in matrix.tasks"),
         ({"adapt__learn": {"train": {"weights": "lora"}}}, "adapting trains all weights"),
         ({"model__path": str(SOURCE)}, "model.path: name a new folder"),
+        ({"model__path": "base/sudoku"}, "model.path: base/sudoku: folders in base/"),
         ({"model__block_size": 4}, r"blocks \(model.block_size\) need 0"),
         ({"pretrain__tasks": ["sudoku"]}, "sudoku is in pretrain.tasks too"),
         ({"adapt__source": "models/none"}, "adapt.source: models/none"),
@@ -125,7 +127,7 @@ def test_settings_that_make_no_base_are_refused(source, changes, expected, capfd
 def test_a_folder_that_adapting_did_not_make_is_kept(source, capsys):
     shutil.copytree(SOURCE, BASE)
     before = digests()
-    assert main(["adapt"]) == 2
+    assert main(["check"]) == main(["adapt"]) == 2
     assert "models/adapted: is there, and not made by `dopsd adapt`" in capsys.readouterr().err
     assert digests() == before
 
@@ -135,7 +137,7 @@ def test_a_damaged_base_is_written_again(source):
     whole = digests()
     rewrite(BASE / "config.json", mask_token_id=3)
     assert main(["adapt"]) == 0
-    assert digests() == whole and json.loads((BASE / "pretrain.json").read_text())["files"]
+    assert digests() == whole and json.loads((BASE / "adapt.json").read_text())["files"]
 
 
 def test_a_block_causal_base_is_made_with_output_shift_0(source):

@@ -145,6 +145,6 @@ def test_two_steps_of_adamw_by_hand():
 )
 def test_a_warm_up_that_nobody_can_want_is_named(train, own, said):
     method = SimpleNamespace(train=SimpleNamespace(warmup_updates=own, warmup_ratio=None))
-    run = SimpleNamespace(algorithm=method, kind="x")
+    run = SimpleNamespace(algorithm=method, section="method.x")
     lines = optim.warmup_notes(run, TrainConfig(**train))
     assert [line[: len(text)] for line, text in zip(lines, said, strict=True)] == said
