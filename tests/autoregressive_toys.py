@@ -31,7 +31,7 @@ SIZES = {
     "num_key_value_heads": 2,
     "num_hidden_layers": 1,  # the last position sees the same without a causal mask
     "head_dim": 8,
-    "max_position_embeddings": 256,
+    "max_position_embeddings": 512,
     "rms_norm_eps": 1e-5,
     "rope_theta": 500.0,
 }

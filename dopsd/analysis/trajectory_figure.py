@@ -124,6 +124,4 @@ def _label(token: str) -> str:
     """Abbreviate tags and special tokens so that they fit into a cell."""
     if token.startswith("<|"):
         return "·"
-    if token.startswith("<"):
-        return f"/{token[2]}" if token.startswith("</") else f"<{token[1]}"
-    return token[:2]
+    return token[1:3] if token.startswith("</") else token[:2]

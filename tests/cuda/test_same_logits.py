@@ -16,7 +16,7 @@ from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.models.registry import ARCHITECTURES
 
 pytestmark = pytest.mark.cuda
-HUB_NAMES = {"a2d_llama": "a2d-llama", "a2d_qwen3": "a2d-qwen3", "dream": "Dream"}
+HUB_NAMES = {"dream": "Dream"} | {f"a2d_{n}": f"a2d-{n}" for n in ("llama", "qwen2", "qwen3")}
 IN_BLOCKS = {"sdar": 4, "llada2_moe": 4}
 KINDS = [(name, IN_BLOCKS.get(name)) for name in ARCHITECTURES.names] + [("a2d_qwen3", 4)]
 LENGTH = 17  # neither a multiple of a block nor of a kernel's tile
