@@ -104,8 +104,7 @@ class Sft:
         batches = [masked(policy, some) for some in self._buckets(texts)]
         counters = {"trajectories": len(pairs), "rollouts": 0, "sampled_tokens": 0}
         stats = RolloutStats(counters, MetricSums())
-        is_last = update == self.context.updates - 1
-        if self.held_out and (update % (self.config.held_out_every or 1) == 0 or is_last):
+        if self.held_out and update % (self.config.held_out_every or 1) == 0:
             stats.metrics.merge(self.held_out.measure(policy, update))
         return Collected([batches], stats)
 

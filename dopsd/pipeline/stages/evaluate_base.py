@@ -34,8 +34,9 @@ def in_words(report: dict[str, Any], task_name: str) -> list[str]:
             "no answer scores above 0, and methods that learn from their own answers, such as"
             " d_opsd, would find nothing to learn from. `dopsd sample --task"
             f" {task_name}` shows one answer; take easier rows, a base that knows the task, a"
-            " verifier with partial scores, or solutions (matrix.methods=[sft]); a base that you"
-            " adapted may need more updates (adapt.learn.train.updates)"
+            " verifier with partial scores, or matrix.methods=[sft] with solutions (of a task of"
+            f" your own: data.{task_name}.solution); a base that you adapted may need more updates"
+            " (adapt.learn.train.updates)"
         )
     return lines
 
