@@ -56,3 +56,12 @@ def test_a_reader_never_sees_half_a_file(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="killed"):
         write_json(tmp_path / "a.json", {"x": 2})
     assert json.loads((tmp_path / "a.json").read_text()) == {"x": 1}
+
+
+def test_few_units_a_second_are_shown_as_seconds_each(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with Progress("train", 2, "update") as progress:
+        progress.started -= 100
+        progress.logged -= 100
+        progress.step(1)
+    assert "1/2 updates, 100 s each" in capsys.readouterr().err

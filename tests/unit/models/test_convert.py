@@ -126,3 +126,9 @@ def test_a_file_says_how_its_model_predicts(tmp_path: Path):
     rewrite(tmp_path / "out/config.json", output_shift=2)
     with pytest.raises(DopsdError, match="output_shift: 2; expected 0 or 1"):
         read_config(tmp_path / "out")
+
+
+def test_a_model_that_can_be_adapted_is_refused_as_a_base_with_the_way(tmp_path: Path):
+    save_source(tmp_path, "qwen2")
+    with pytest.raises(DopsdError, match=r"'qwen2' is not supported; .*`dopsd adapt` makes a base"):
+        read_config(tmp_path)
