@@ -87,7 +87,7 @@ class FakePolicy:
         raise NotImplementedError("a table has no keys to keep")
 
     def use_teacher(
-        self, kind: str, ema_decay: float, dropout: bool = False, sees_all: bool = False
+        self, kind: str, ema_decay: float, dropout: bool = False, attention: str = "base"
     ) -> None:
         """The table is its own teacher."""
 

@@ -179,13 +179,13 @@ def adapt(arguments: argparse.Namespace, params: Params) -> int:
     from dopsd.pipeline.stages import adapt as stage
 
     with unchanged(arguments.params, params):
-        run = stage.begin(params, arguments.task)
-        if run is None:
-            return 0
-        code = main(["train", *run.key.words, "--params", str(arguments.params)])
-        if code == 0:
-            stage.finish(params, run)
-        return code
+        keys = stage.begin(params, arguments.task)
+        for key in keys:
+            if code := main(["train", *key.words, "--params", str(arguments.params)]):
+                return code
+        if keys:
+            stage.finish(params, arguments.task)
+        return 0
 
 
 def _code(error: OSError) -> Code:

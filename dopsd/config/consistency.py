@@ -15,7 +15,7 @@ from dopsd.core.paths import BASES
 from dopsd.models.config import ModelConfig
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.custom.verifiers.config import watched
-from dopsd.training.run_settings import ADAPTING
+from dopsd.training.run_settings import PHASES
 from dopsd.training.start import start_run
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ def check_sections(params: Params) -> None:
     _check_protocols(params, models)
     for name, config in vars(params.method).items():
         _check_states(params, f"method.{name}", config)
+    if params.adapt.distill:
+        _check_states(params, "adapt.distill", params.adapt.distill)
     if params.launch.shard:
         _check_shard(params, models)
     _check_matrix(params)
@@ -176,7 +178,10 @@ def _check_adapt(params: Params) -> None:
             " for the adapted base, such as models/mine": BASES in path.parents,
             "adapt.output_shift: blocks (model.block_size) need 0": blocks,
             f"adapt.learn.traces: {task} has no solutions of its own; name a file": without,
-            f"ablate.variants: {ADAPTING} is the run of `dopsd adapt`": ADAPTING in params.variants,
+        }
+        faults |= {
+            f"ablate.variants: {name} is a run of `dopsd adapt`": name in params.variants
+            for name in PHASES
         }
         if found := [fault for fault, holds in faults.items() if holds]:
             raise ValueError(found[0])

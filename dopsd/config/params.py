@@ -23,9 +23,9 @@ from dopsd.models.config import ModelConfig, ModelOverrides
 from dopsd.rollout.config import SamplingConfig
 from dopsd.tracking.config import TrackingConfig
 from dopsd.training.config import CheckpointsConfig, TrainConfig
-from dopsd.training.pretraining.adapt import converted_folder
+from dopsd.training.pretraining.adapt import converted_folder, last_checkpoint
 from dopsd.training.pretraining.config import AdaptConfig, BaseSettings, PretrainConfig
-from dopsd.training.run_settings import ADAPTING, RunSettings
+from dopsd.training.run_settings import ADAPTING, DISTILLING, PHASES, RunSettings
 
 
 class CompareConfig(Section):
@@ -130,7 +130,8 @@ class Params(Section):
         """Return these settings with a method's or a variant's changes applied.
 
         Args:
-            method: a method such as `rft`, a variant such as `d_opsd-live_teacher`, or ADAPTING.
+            method: a method such as `rft`, a variant such as `d_opsd-live_teacher`, or one
+                of PHASES.
 
         Returns:
             The settings with the variant's own section `method.<kind>`, and with the method's
@@ -139,7 +140,7 @@ class Params(Section):
         """
         kind, _, variant = method.partition(BETWEEN)
         config = self.changed(variant) if method in self.variants else vars(self.method)[kind]
-        config = self.adapt.learn if method == ADAPTING else config
+        config = vars(self.adapt)[PHASES[method]] if method in PHASES else config
         train_overrides = {
             name: value for name, value in vars(config.train).items() if value is not None
         }
@@ -150,12 +151,20 @@ class Params(Section):
         return self.model_copy(update=sections)
 
     def run(self, task: str, method: str, seed: int) -> RunSettings:
-        """Return the sections that one run needs, for a method, a variant or ADAPTING."""
+        """Return the sections that one run needs, for a method, a variant or one of PHASES.
+
+        A run of DISTILLING starts from the last checkpoint of ADAPTING, which must be there.
+        """
         method_params, model = self.of(method), self.model_of(task)
         train = method_params.train
-        if method == ADAPTING:
+        if method in PHASES:
             model = model.model_copy(update={"path": str(converted_folder(self.adapt))})
             train = train.model_copy(update={"start_from": None, "reference": "base"})
+        if method == DISTILLING:
+            learnt = last_checkpoint(self.run(task, ADAPTING, seed))
+            train = train.model_copy(update={"start_from": str(learnt)})
+            if model.attention == "auto":  # flash attention takes no causal teacher
+                model = model.model_copy(update={"attention": "sdpa"})
         return RunSettings(
             RunKey(task, method, seed),
             self.data.tasks[task],
@@ -234,8 +243,8 @@ class Params(Section):
 
     @property
     def methods(self) -> list[str]:
-        """Every method name that a run may have: all methods, then variants, then ADAPTING."""
-        adapting = [ADAPTING] if self.adapt.tasks else []
+        """Every method name that a run may have: all methods, then variants, then PHASES."""
+        adapting = self.adapt.phases if self.adapt.tasks else []
         return sorted(type(self.method).model_fields) + self.variants + adapting
 
     @model_validator(mode="after")

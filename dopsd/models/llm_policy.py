@@ -60,7 +60,6 @@ class LlmPolicy(WeightContexts):
         self.max_length = model.config.max_sequence_length
         self.mask_id = model.config.mask_token_id
         self.eos_id = model.config.eos_token_id
-        self.output_shift = model.config.output_shift
         self.suppress_tokens = suppress_tokens(tokenizer, model.config)
         self.process_group: ProcessGroup = SingleProcess()
         self.rows_that_fit: dict[int, int] = {}

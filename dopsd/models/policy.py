@@ -119,7 +119,7 @@ class Teachers(Protocol):
     """
 
     def use_teacher(
-        self, kind: str, ema_decay: float, dropout: bool = False, sees_all: bool = False
+        self, kind: str, ema_decay: float, dropout: bool = False, attention: str = "base"
     ) -> None:
         """Choose the teacher.
 
@@ -128,7 +128,7 @@ class Teachers(Protocol):
                 average).
             ema_decay: decay of the moving average per update; used by ema alone.
             dropout: keep the adapter's dropout on in training; used by live alone.
-            sees_all: let each token see every other, also where the base is block-causal.
+            attention: base, all (each token sees every other) or causal (those before it).
         """
         ...
 

@@ -43,7 +43,8 @@ class WeightContexts:
     def __init__(self, core: Denoiser, adapted: PeftModel | None) -> None:
         self.core, self.adapted = core, adapted
         self.teacher_kind, self.ema_decay = "base", 0.0
-        self.teacher_dropout = self.teacher_sees_all = False
+        self.teacher_dropout, self.teacher_attention = False, "base"
+        self.output_shift = core.config.output_shift
         self.ema: dict[str, Tensor] = {}  # moving average of what trains; empty unless kind is ema
         self.start: dict[str, Tensor] = {}  # the reference's weights; empty: adapter off
         # float32 weights in training where the model computes in bfloat16: steps of a small
@@ -155,17 +156,25 @@ class WeightContexts:
         base: the initial policy; live: the student's own weights; ema: their moving average. There
         is no dropout, unless the live teacher keeps it.
         """
-        with self._teaching(), self.seeing_all() if self.teacher_sees_all else nullcontext():
+        with self._teaching(), self.attending(self.teacher_attention):
             yield
 
     @contextmanager
-    def seeing_all(self) -> Iterator[None]:
-        """Let each token see every other while the context lasts, also in a block-causal model."""
-        size, self.core.config.block_size = self.core.config.block_size, None
+    def attending(self, attention: str) -> Iterator[None]:
+        """Let tokens see others than the base does while the context lasts.
+
+        Args:
+            attention: base: no others; all: each sees every other, also in a block-causal model;
+                causal: each sees those before it and is predicted from them, as in an
+                autoregressive model.
+        """
+        kept = self.core.config.block_size, self.output_shift
+        values = {"base": kept, "all": (None, kept[1]), "causal": (1, 1)}[attention]
+        self.core.config.block_size, self.output_shift = values
         try:
             yield
         finally:
-            self.core.config.block_size = size
+            self.core.config.block_size, self.output_shift = kept
 
     def _teaching(self) -> AbstractContextManager[object]:
         if self.teacher_kind == "live" and self.teacher_dropout:
@@ -174,7 +183,7 @@ class WeightContexts:
         return self.reference() if self.teacher_kind == "base" else self._computing_with(self.ema)
 
     def use_teacher(
-        self, kind: str, ema_decay: float, dropout: bool = False, sees_all: bool = False
+        self, kind: str, ema_decay: float, dropout: bool = False, attention: str = "base"
     ) -> None:
         """Choose the teacher: base, live or ema with this decay per update.
 
@@ -182,9 +191,23 @@ class WeightContexts:
             kind: base, live or ema.
             ema_decay: decay of the moving average per update.
             dropout: keep dropout on in the live teacher.
-            sees_all: let each token see every other, also in a block-causal model.
+            attention: which tokens it sees, as `attending` says.
+
+        Raises:
+            DopsdError: if the model cannot attend so.
         """
-        self.teacher_sees_all = sees_all
+        config = self.core.config
+        if attention == "causal" and (
+            "block_causal" not in config.attention_patterns
+            or str(config._attn_implementation).startswith("flash")
+        ):
+            raise DopsdError(
+                f"teacher_attention: causal needs model.attention sdpa and a base that was made of"
+                f" an autoregressive model; {config.model_type} with"
+                f" {config._attn_implementation} is not",
+                code=Code.UNSUPPORTED_MODEL,
+            )
+        self.teacher_attention = attention
         self.teacher_kind, self.ema_decay, self.teacher_dropout = kind, ema_decay, dropout
         if kind == "ema":
             self.ema = {name: p.detach().clone() for name, p in self.trainable().items()}

@@ -15,7 +15,6 @@ from dopsd.algorithms.common.config import AlgorithmConfig, Forwards, SelectingC
 from dopsd.pipeline.memory_model import memory
 from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.tasks.common.storage import DATA
-from dopsd.training.run_settings import ADAPTING
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -107,7 +106,8 @@ def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
     shape = Shape(config, lora_parameters(config, params))
     selection, test = _evaluations(params, shape, facts)
     length = shape.scored_length(facts.prompt, params.sampling.gen_length)
-    rollouts, training = _updates(params, shape, facts)
+    method: AlgorithmConfig = vars(params.method)[kind_of(params.matrix.methods[0])]
+    rollouts, training = _updates(params, method, shape, facts)
     return Cost(
         rollouts / PETA,
         training / PETA,
@@ -123,11 +123,11 @@ def _adapting(params: Params, config: DenoiserConfig, facts: Facts) -> float:
     """Return the operations of `dopsd adapt`, which trains all weights; 0 if the base is there."""
     if not params.adapt.tasks:
         return 0.0
-    shape, run = Shape(config, 0), params.of(ADAPTING).train
-    length = params.adapt.learn.length or params.sampling.gen_length
-    tokens = shape.scored_length(facts.prompt, length)
-    texts = run.updates * run.prompts_per_collect
-    return texts * shape.trained(tokens, run.gradient_checkpointing)
+    shape, total = Shape(config, 0), 0.0
+    for name in params.adapt.phases:
+        phase = params.of(name)
+        total += sum(_updates(phase, vars(phase.method)[kind_of(name)], shape, facts))
+    return total
 
 
 def utilisation(parameters: float) -> float:
@@ -144,17 +144,19 @@ def utilisation(parameters: float) -> float:
     return float(np.interp(math.log(parameters), sizes, list(MEASURED.values())))
 
 
-def _updates(params: Params, shape: Shape, facts: Facts) -> tuple[float, float]:
+def _updates(
+    params: Params, config: AlgorithmConfig, shape: Shape, facts: Facts
+) -> tuple[float, float]:
     """Return the operations of rollouts and of updates, as the method counts its forwards."""
-    method, t = params.matrix.methods[0], params.train
-    config: AlgorithmConfig = vars(params.method)[kind_of(method)]
+    t = params.train
     sampling = config.sampling_of(params.sampling)
     forwards = config.forwards(params.sampling) or Forwards(0, 0, 0)
     problems = -(-t.updates // config.updates_of_collect) * t.prompts_per_collect
     attempts: float = forwards.rollouts
     if isinstance(config, SelectingConfig):  # attempts may end with the first correct one
         attempts = min(facts.attempts, attempts)
-    length = shape.scored_length(facts.prompt, params.sampling.gen_length)
+    answer_length = vars(config).get("length") or params.sampling.gen_length
+    length = shape.scored_length(facts.prompt, answer_length)
     trained = forwards.trained * shape.trained(length, t.gradient_checkpointing)
     training = forwards.scored * shape.forward(length) + trained
     answer = shape.answer(facts.prompt, sampling) * facts.share_used(sampling)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.progress import log
+from dopsd.training.run_settings import PHASES
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -97,9 +98,11 @@ def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
     raw["train"]["lora"] |= {"r": 4, "alpha": 4}
     if full.adapt.tasks:
         sizes = {"updates": 2, "prompts_per_collect": max(2, processes), "checkpoint_every": 1}
-        learn = _absolute(raw["adapt"].get("learn") or {})
-        learn |= {"length": None, "train": (learn.get("train") or {}) | sizes}
-        raw["adapt"] |= {"source": SOURCE, "learn": learn}
+        raw["adapt"] |= {"source": SOURCE}
+        for name in map(PHASES.__getitem__, full.adapt.phases):
+            phase = _absolute(raw["adapt"].get(name) or {})
+            phase |= {"train": (phase.get("train") or {}) | sizes}
+            raw["adapt"][name] = phase | ({"length": None} if name == "learn" else {})
     raw["evaluate"]["bootstrap"] = 100
     return raw | {
         "launch": {"processes": processes, "shard": full.launch.shard and processes > 1},

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from dopsd.tasks.common.config import TaskConfig
     from dopsd.training.config import TrainConfig
 
-ADAPTING = "sft-adapt"  # the method's name of the run of `dopsd adapt`
+# the methods' names of the runs of `dopsd adapt`, and the keys of section adapt that set them
+ADAPTING, DISTILLING = "sft-adapt", "d_opsd-distill"
+PHASES = {ADAPTING: "learn", DISTILLING: "distill"}
 # Keys of section train that only change the use of memory, as sampling.batch_size does.
 MEMORY = ("micro_batch_states", "gradient_checkpointing")
 
@@ -43,7 +45,8 @@ class RunSettings:
     @property
     def section(self) -> str:
         """The section of the method in params.yaml."""
-        return "adapt.learn" if self.key.method == ADAPTING else f"method.{self.kind}"
+        phase = PHASES.get(self.key.method)
+        return f"adapt.{phase}" if phase else f"method.{self.kind}"
 
     @property
     def reason_against_sampling(self) -> str | None:

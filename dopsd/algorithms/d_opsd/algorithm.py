@@ -43,8 +43,8 @@ def build_components(
         context: task, policy and lengths of the run.
     """
     policy, sampling = context.policy, context.sampling
-    sees_all = config.teacher_attention == "all"
-    policy.use_teacher(config.teacher, config.ema_decay, config.teacher_dropout, sees_all)
+    attention = config.teacher_attention
+    policy.use_teacher(config.teacher, config.ema_decay, config.teacher_dropout, attention)
     return context.collector(config), BlockSchedule.of(policy, sampling)
 
 

@@ -39,7 +39,8 @@ class DOpsdConfig(SelectingConfig):
     reduction: Literal["sum", "mean"] = "sum"  # over a state's k positions; mean: as in the paper
     teacher: Literal["base", "live", "ema"] = "base"  # initial policy, student, or moving average
     teacher_dropout: bool = False  # teacher live: keep the adapter's dropout on, as published
-    teacher_attention: Literal["base", "all"] = "base"  # all: in a block-causal base, of all blocks
+    # all: in a block-causal base, of all blocks; causal: of the finished answer's earlier tokens
+    teacher_attention: Literal["base", "all", "causal"] = "base"
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99  # of the ema teacher, per update
     updates_per_trajectory: Count = 4  # updates over which a trajectory's states are spread
 
@@ -79,9 +80,13 @@ class DOpsdConfig(SelectingConfig):
 
     @model_validator(mode="after")
     def switches_agree(self) -> Self:
-        """Refuse state_sample together with drop_remainder."""
+        """Refuse state_sample together with drop_remainder, and a reveal to a causal teacher."""
         if self.drop_remainder and self.state_sample:
             raise ValueError("state_sample draws from all states; set drop_remainder to false")
+        if self.teacher_attention == "causal" and self.reveal_ratio:
+            raise ValueError(
+                "teacher_attention: causal reads the finished answer; set reveal_ratio to 0"
+            )
         return self
 
 

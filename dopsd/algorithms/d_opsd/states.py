@@ -180,14 +180,18 @@ def _states(
     block_index = positions // blocks.block_length
     # K_s is chosen among these by DOpsd._positions
     candidates = masked & ~revealed & (block_index == block[:, None])
+    student_ids = rollout.completion_ids.masked_fill(masked, blocks.mask_id)
+    teacher_ids = torch.where(revealed, view.completion(rollout), student_ids)
+    if config.teacher_attention == "causal":  # it reads the text, and knows nothing after its end
+        teacher_ids = rollout.completion_ids.expand_as(student_ids)
+        candidates[:, first_index(rollout.completion_ids, blocks.eos_id) + 1 :] = False
     committed = (rollout.revealed_at == step[:, None]) & candidates
     num_transfer_tokens = torch.tensor(blocks.num_transfer_tokens)[step % per_block]
     # |K_s|
     k = torch.minimum(num_transfer_tokens, candidates.sum(1))
-    student_ids = rollout.completion_ids.masked_fill(masked, blocks.mask_id)
     states = {
         "student_ids": student_ids,
-        "teacher_ids": torch.where(revealed, view.completion(rollout), student_ids),
+        "teacher_ids": teacher_ids,
         "candidates": candidates,
         "committed": committed,
         "k": k,

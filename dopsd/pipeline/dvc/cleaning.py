@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.files import ASIDE, WORK
 from dopsd.core.progress import log
+from dopsd.training.pretraining.adapt import converted_folder
 from dopsd.training.run_identity import scratch_folder
-from dopsd.training.run_settings import ADAPTING
+from dopsd.training.start import named_folder
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -43,9 +44,10 @@ def clean(params: Params) -> None:
     a, runs = params.ablate, params.runs
     if a.task in params.matrix.tasks:
         runs += [params.run(a.task, n, s) for n in params.variants for s in a.seeds]
-    adapting = [params.run(task, ADAPTING, params.adapt.seed) for task in params.adapt.tasks]
-    converted = {Path(run.model.path) for run in adapting}
-    runs += [run for run in adapting if Path(run.model.path).is_dir()]
+    adapt, converted = params.adapt, converted_folder(params.adapt)
+    for name in adapt.phases if converted.is_dir() else []:
+        for run in [params.run(task, name, adapt.seed) for task in adapt.tasks]:
+            runs += [run] if (named_folder(run) or converted).is_dir() else []
     kept_folders = {
         folder
         for run in runs
@@ -54,7 +56,7 @@ def clean(params: Params) -> None:
     obsolete = [
         folder
         for folder in sorted([*chain.from_iterable(map(WORK.glob, MADE)), *ASIDE.glob("*")])
-        if folder not in kept_folders | converted
+        if folder not in kept_folders | {converted}
     ]
     locked = [folder for folder in obsolete if _is_in_use(folder)]
     for folder in obsolete:

@@ -1,7 +1,8 @@
 """`dopsd adapt --task countdown`: turn an autoregressive model into the base.
 
-The source is converted, a run of `sft` trains all weights, and the result is written to
-`model.path` with a record of what it was made from.
+The source is converted, a run of `sft` trains all weights, perhaps one of `d_opsd` continues it
+with the source as teacher, and the result is written to `model.path` with a record of what it was
+made from.
 """
 
 from __future__ import annotations
@@ -13,25 +14,22 @@ from typing import TYPE_CHECKING, Any
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import digest, object_in, write_json
 from dopsd.core.fingerprint import sha256
-from dopsd.core.paths import ADAPTED
+from dopsd.core.paths import ADAPTED, RunKey
 from dopsd.core.progress import log
 from dopsd.pipeline.checkpoints.export import write_merged
 from dopsd.tasks.registry import load_task
-from dopsd.training.checkpoint import folders
-from dopsd.training.pretraining.adapt import require_converted
-from dopsd.training.run_identity import code_of, scratch_folder
-from dopsd.training.run_settings import ADAPTING
+from dopsd.training.pretraining.adapt import last_checkpoint, require_converted
+from dopsd.training.run_identity import code_of, scratch_folder, settings_of
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
-    from dopsd.training.run_settings import RunSettings
 
 
-def begin(params: Params, task: str) -> RunSettings | None:
+def begin(params: Params, task: str) -> list[RunKey]:
     """Convert the source if need be.
 
     Returns:
-        The run that is to be trained; None if the base is there and is its result.
+        The runs that are to be trained, in order; none if the base is there and is their result.
 
     Raises:
         DopsdError: if the task is not adapted to, the source cannot be read, or another folder
@@ -46,13 +44,13 @@ def begin(params: Params, task: str) -> RunSettings | None:
     require_own(params)
     load_task(task, params.data.tasks[task]).load("train")  # before the conversion takes minutes
     require_converted(params.adapt)
-    run, out = params.run(task, ADAPTING, params.adapt.seed), Path(params.model.path)
-    if is_made(run, params.adapt.dtype, out):
+    out = Path(params.model.path)
+    if is_made(params, task):
         log(f"adapt: {out} is up to date")
-        return None
+        return []
     if out.exists():
         log(f"adapt: settings, data, code or files are not those of {out}: making it anew")
-    return run
+    return [RunKey(task, name, params.adapt.seed) for name in params.adapt.phases]
 
 
 def require_own(params: Params) -> None:
@@ -70,29 +68,34 @@ def require_own(params: Params) -> None:
         )
 
 
-def finish(params: Params, run: RunSettings) -> None:
+def finish(params: Params, task: str) -> None:
     """Write the trained model to `model.path`, in place of an earlier one."""
+    run = params.run(task, params.adapt.phases[-1], params.adapt.seed)
     out = Path(params.model.path)
     new = out.with_name(f".{out.name}.new")
     shutil.rmtree(new, ignore_errors=True)
-    write_merged(run.model, folders(scratch_folder(run))[-1], new, params.adapt.dtype)
+    write_merged(run.model, last_checkpoint(run), new, params.adapt.dtype)
     files = {path.name: sha256(path) for path in sorted(new.iterdir())}
-    write_json(new / ADAPTED, recipe_of(run, params.adapt.dtype) | {"files": files})
+    write_json(new / ADAPTED, recipe_of(params, task) | {"files": files})
     shutil.rmtree(out, ignore_errors=True)
     new.rename(out)
     log(f"adapt: {out} is the base")
 
 
-def recipe_of(run: RunSettings, dtype: str) -> dict[str, Any]:
-    """Return what decides the bytes of an adapted base."""
-    code = digest(code_of(run.key.task, run.kind))
-    return {"run": scratch_folder(run).name, "code": code, "dtype": dtype}
+def recipe_of(params: Params, task: str) -> dict[str, Any]:
+    """Return what decides the bytes of an adapted base, also where its runs are gone."""
+    first, *later = [params.run(task, name, params.adapt.seed) for name in params.adapt.phases]
+    recipe = {"run": scratch_folder(first).name, "code": digest(code_of(task, first.kind))}
+    later_ones = [(settings_of(run), code_of(task, run.kind)) for run in later]
+    recipe |= {"distill": digest(later_ones)} if later else {}
+    return recipe | {"dtype": params.adapt.dtype}
 
 
-def is_made(run: RunSettings, dtype: str, out: Path) -> bool:
-    """Return whether a folder is what this run makes, file by file."""
+def is_made(params: Params, task: str) -> bool:
+    """Return whether `model.path` is what these settings make, file by file."""
+    out, recipe = Path(params.model.path), recipe_of(params, task)
     record = object_in(out / ADAPTED)
-    if any(record.get(key) != value for key, value in recipe_of(run, dtype).items()):
+    if {key: value for key, value in record.items() if key != "files"} != recipe:
         return False
     files: dict[str, str] = record.get("files", {})
     paths = {out / name: found for name, found in files.items()}

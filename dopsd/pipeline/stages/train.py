@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.training.resume import is_done, write_stage_outputs
 from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_settings import PHASES
 from dopsd.training.start import link_start, started_from
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ def run(params: Params, task: str, method: str, seed: int, other_code: str = "st
     """
     tracked_by = params.file if params.tracking.enabled else None
     settings = params.run(task, method, seed)
-    link_start(settings)
+    if method not in PHASES:  # their starts are in work/, which no stage of DVC depends on
+        link_start(settings)
     if is_done(settings):  # before torch is imported, which takes seconds
         if os.environ.get("RANK", "0") == "0":
             every, start = settings.train.checkpoint_every, started_from(settings)

@@ -162,7 +162,7 @@ class Verification:
             }
         # of a block-causal base, tokens of later blocks teach only a teacher that sees them
         views = {"": nullcontext} | (
-            {} if policy.block_size is None else {SEES_ALL: policy.seeing_all}
+            {} if policy.block_size is None else {SEES_ALL: lambda: policy.attending("all")}
         )
         for name, shown in rows.items():
             for suffix, view in views.items():

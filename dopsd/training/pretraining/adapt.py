@@ -11,6 +11,7 @@ from dopsd.core.progress import log
 if TYPE_CHECKING:
     from dopsd.models.a2d.convert import Form
     from dopsd.training.pretraining.config import AdaptConfig
+    from dopsd.training.run_settings import RunSettings
 
 
 def converted_folder(adapt: AdaptConfig) -> Path:
@@ -24,6 +25,13 @@ def converted_folder(adapt: AdaptConfig) -> Path:
     form = adapt.model_dump(include={"source", "output_shift", "mask_token", "dtype"})
     identity: dict[str, Any] = form | {"files": stats}
     return WORK / f"adapt-{digest(identity)[:16]}"
+
+
+def last_checkpoint(run: RunSettings) -> Path:
+    """Return the folder of the checkpoint after the last update of a run."""
+    from dopsd.training.run_identity import scratch_folder
+
+    return scratch_folder(run) / f"step-{run.train.updates:06d}"
 
 
 def form_of(adapt: AdaptConfig) -> Form:

@@ -4,11 +4,15 @@ which weight.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from autoregressive_toys import save_source
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dopsd.algorithms.d_opsd.algorithm import DOpsd
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.algorithms.d_opsd.states import (
     BlockSchedule,
@@ -17,7 +21,12 @@ from dopsd.algorithms.d_opsd.states import (
     states_by_update,
     trained_steps,
 )
+from dopsd.core.errors import DopsdError
 from dopsd.core.types import Rollout
+from dopsd.models.a2d.convert import Form, convert
+from dopsd.models.config import ModelConfig
+from dopsd.models.llm_policy import load_policy
+from dopsd.training.pretraining.config import Distilling
 
 EOS, MASK = 8, 9
 BLOCKS = BlockSchedule(block_length=4, num_transfer_tokens=(2, 2), mask_id=MASK, eos_id=EOS)
@@ -98,6 +107,65 @@ def test_shorter_prompts_are_padded_on_the_left_and_masked():
     (states,) = states_by_update([LONG, longer], DOpsdConfig(**PLAIN), BLOCKS, (0, 0))
     assert states.student_mask[0].tolist()[:4] == [False, False, True, True]
     assert states.student_mask[-1].all()
+
+
+def test_a_causal_teacher_reads_the_answer_and_knows_nothing_after_its_end():
+    (states,) = states_by_update([LONG], Distilling(state_sample=0), BLOCKS, (0, 0))
+    assert states.step.tolist() == [0, 1, 2, 3, 4]
+    assert (states.teacher_ids[:, 2:] == LONG.completion_ids).all()
+    assert states.student_ids[1].tolist() == [0, 1, 1, MASK, 3, MASK] + [MASK] * 8
+    assert states.candidates[1].int().tolist() == [0, 1, 0, 1] + [0] * 8
+    assert states.candidates[4].int().tolist() == [0] * 8 + [1, 1, 0, 0]  # with the end itself
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize(("shift", "size"), [(1, None), (0, None), (0, 4)])
+def test_the_source_teaches_by_forward_kl_at_masked_tokens(
+    kind: str, shift: int, size: int | None, tmp_path: Path
+):
+    """By hand from transformers' own model: the logits after token k - 1 are those of token k."""
+    source = save_source(tmp_path / "source", kind, num_hidden_layers=2)
+    convert(tmp_path / "source", tmp_path / "base", Form(shift, None, torch.float32))
+    policy = load_policy(ModelConfig(path=str(tmp_path / "base"), block_size=size), None, 0)
+    policy.train_all()
+    policy.keep_reference()
+    with torch.no_grad():
+        for weight in policy.trainable().values():  # the student has learnt since
+            weight.add_(torch.full_like(weight, 0.02))
+    config = Distilling(state_sample=0)
+    blocks = BlockSchedule(4, (2, 2), policy.mask_id, policy.eos_id)
+    policy.use_teacher("base", 0.0, attention=config.teacher_attention)
+    long = Rollout("a", 0, torch.tensor([30, 31, 32]), LONG.completion_ids + 20, LONG.revealed_at)
+    long.completion_ids[10:] = policy.eos_id
+    short = Rollout("b", 0, torch.tensor([33]), LONG.completion_ids + 40, LONG.revealed_at)
+    (batch,) = states_by_update([long, short], config, blocks, (0, 0))
+    found = DOpsd(config, None, blocks).loss(policy, batch).total  # type: ignore[arg-type]
+    keep = [i for i in range(policy.vocabulary) if i not in policy.suppress_tokens]
+    expected = 0.0
+    with torch.no_grad():
+        for row in (long, short):
+            p, text, total = len(row.prompt_ids), row.completion_ids, 0.0
+            theirs = source(torch.cat([row.prompt_ids, text])[None]).logits[0, p - 1 : -1, keep]
+            for step in range(6):
+                masked = row.revealed_at >= step
+                noisy = torch.cat([row.prompt_ids, text.masked_fill(masked, policy.mask_id)])
+                ours = policy.head(policy.hidden(noisy[None], None))[0, p:, keep]
+                first = step // 2 * 4
+                places = [k for k in range(first, first + 4) if masked[k] and k <= (
+                    10 if row is long else 11)]  # fmt: skip
+                t, s = theirs[places].log_softmax(-1), ours[places].log_softmax(-1)
+                total += float((t.exp() * (t - s)).sum(-1).mean())
+            expected += total / 6
+    assert found.item() == pytest.approx(expected, rel=1e-5) and expected > 0.1
+    assert (policy.output_shift, policy.block_size) == (shift, size)
+
+
+def test_a_causal_teacher_is_shown_nothing_else_and_needs_a_source_that_was_causal(prepared):
+    with pytest.raises(ValueError, match="set reveal_ratio to 0"):
+        Distilling(reveal_ratio=0.5)
+    policy = load_policy(ModelConfig(path=str(prepared / "base/sudoku")), None, 0)
+    with pytest.raises(DopsdError, match="a base that was made of an autoregressive"):
+        policy.use_teacher("base", 0.0, attention="causal")
 
 
 @pytest.mark.parametrize(

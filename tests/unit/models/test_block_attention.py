@@ -100,15 +100,15 @@ def test_a_teacher_that_sees_all_sees_later_blocks_and_the_student_does_not(poli
     ids, _ = texts(16, 0)
     other = ids.clone()
     other[:, -SIZE:] = 7
-    for sees_all in (False, True):
-        policy.use_teacher("base", 0.0, sees_all=sees_all)
+    for attention in ("base", "all"):
+        policy.use_teacher("base", 0.0, attention=attention)
         with torch.no_grad():
             with policy.teacher():
                 moved = policy.hidden(ids, None) - policy.hidden(other, None)
             assert policy.block_size == SIZE
             still = policy.hidden(ids, None) - policy.hidden(other, None)
         assert still[:, :-SIZE].abs().max() <= 1e-5
-        assert bool(moved[:, :-SIZE].abs().max() > 0.01) == sees_all
+        assert bool(moved[:, :-SIZE].abs().max() > 0.01) == (attention == "all")
 
 
 def test_blocks_with_shifted_outputs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

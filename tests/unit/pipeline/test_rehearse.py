@@ -25,6 +25,7 @@ from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import load_policy
 from dopsd.pipeline import rehearse
 from dopsd.pipeline.toy import build_toy
+from dopsd.training.run_settings import PHASES
 
 FOLDER = Path("work/rehearse/llada-8b-gsm8k")
 
@@ -76,12 +77,14 @@ def test_the_making_of_a_base_is_estimated_and_rehearsed(project, capfd):
     write_params(
         adapt__tasks=["sudoku"],
         adapt__source="models/toy-ar",
+        adapt__distill={"train": {"updates": 50}},
         model__path="models/mine",
         pretrain__tasks=[],
     )
     assert main(["rehearse"]) == 0
     out, err = capfd.readouterr()
     assert " adapting + " in out and "rehearse: adapt ran in" in err and "every stage ran" in err
+    assert {path.name for path in Path("work").glob("**/runs/sudoku/*")} > set(PHASES)
     assert not Path("models/mine").exists()
 
 

@@ -23,7 +23,8 @@ from dopsd.core.tables import read_table
 from dopsd.models.registry import read_config
 from dopsd.training.pretraining.adapt import require_converted
 from dopsd.training.run_identity import scratch_folder
-from dopsd.training.run_settings import ADAPTING
+from dopsd.training.run_settings import ADAPTING, DISTILLING
+from dopsd.training.trainer import Trainer
 
 BASE = Path("models/adapted")
 SOURCE = Path("models/toy-ar")
@@ -147,3 +148,41 @@ def test_a_block_causal_base_is_made_with_output_shift_0(source):
     config = read_config(BASE)
     assert (config.output_shift, config.block_size) == (0, 8)
     assert torch.isfinite(torch.tensor(float(read_table(LOG)[-1]["loss"])))
+
+
+DISTILL = {
+    "adapt__distill": {"train": {"updates": 3, "checkpoint_every": 1, "prompts_per_collect": 4}}
+}
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_the_source_goes_on_to_teach_on_answers_of_the_student(source, shift, monkeypatch, capsys):
+    write(DISTILL | {"adapt__output_shift": shift})
+    begin = Trainer.begin
+
+    def dying(self: Trainer) -> None:
+        if self.policy.teacher_attention == "causal" and self.update == 2:
+            raise SystemExit(9)
+        begin(self)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(Trainer, "begin", dying)
+        main(["adapt"])
+    assert not BASE.exists()
+    assert main(["adapt"]) == 0
+    params = load_params()
+    learnt, taught = (params.run("sudoku", name, 0) for name in params.adapt.phases)
+    assert taught.key.method == DISTILLING and taught.model.path == learnt.model.path
+    start = load_file(Path(str(taught.train.start_from)) / "model.safetensors")
+    end = load_file(BASE / "model.safetensors")
+    assert any((start[name] != end[name]).any() for name in start)
+    whole = digests()
+    for folder in (BASE, Path("work")):
+        shutil.rmtree(folder)
+    assert main(["adapt"]) == 0
+    assert digests() == whole
+    assert main(["clean"]) == 0 and len(list(Path("work").glob("train-*"))) == 2
+    shutil.rmtree("work")
+    capsys.readouterr()
+    assert main(["adapt"]) == 0
+    assert "is up to date" in capsys.readouterr().err
