@@ -34,6 +34,7 @@ def add_checks(commands: Commands) -> None:
     init = commands.add_parser("init", description=description, help=description)
     init.add_argument("folder", metavar="FOLDER", help="a new or an empty folder")
     init.add_argument("--profile", help="whose settings params.yaml gets (default: embedded)")
+    _profile_arguments(init)
     command(commands, "check", "Check params.yaml, and report every error in it.")
     command(
         commands,
@@ -92,18 +93,22 @@ def add_profiles(commands: Commands) -> None:
                 " --params)"
             ),
         )
-        parser.add_argument(
-            "--preset",
-            help=(
-                "reference: as the published code; paper: as its equations; small: on few problems"
-                " (default: reference)"
-            ),
-        )
-        parser.add_argument(
-            "--hardware",
-            help="1x80gb, 4x80gb, 1xh200; for small bases also 1x16gb, cpu (default: 1x80gb)",
-        )
+        _profile_arguments(parser)
         set_argument(parser)
+
+
+def _profile_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--preset",
+        help=(
+            "reference: as the published code; paper: as its equations; small: on few problems"
+            " (default: reference)"
+        ),
+    )
+    parser.add_argument(
+        "--hardware",
+        help="1x80gb, 4x80gb, 1xh200; for small bases also 1x16gb, cpu (default: 1x80gb)",
+    )
 
 
 def _init(a: argparse.Namespace) -> None:
@@ -111,8 +116,10 @@ def _init(a: argparse.Namespace) -> None:
 
     if not a.folder:  # as of an unset variable; Path makes it the working directory
         raise DopsdError("init: expected the name of a folder, found ''", code=Code.ARGUMENT)
+    if a.profile is None and (a.preset or a.hardware):
+        raise DopsdError(NEEDS_PROFILE, code=Code.PROFILE)
     folder = Path(a.folder)
-    create(folder, a.profile)
+    create(folder, a.profile, a.preset or PRESET, a.hardware or HARDWARE)
     place = f"./{folder}" if str(folder).startswith("-") else str(folder)
     print(NEXT.format(folder=shlex.quote(place)))
     if not (folder / (path := load_params(folder / "params.yaml").model.path)).is_dir():

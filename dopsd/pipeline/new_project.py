@@ -29,12 +29,16 @@ RENAMED = {
 }
 
 
-def create(folder: Path, profile: str | None = None) -> None:
+def create(
+    folder: Path, profile: str | None = None, preset: str = PRESET, hardware: str = HARDWARE
+) -> None:
     """Make a project in a new or empty folder: everything, or nothing where a part fails.
 
     Args:
         folder: the project; the folder that it lies in must exist.
         profile: whose settings params.yaml gets (default: embedded).
+        preset: of the profile.
+        hardware: of the profile.
 
     Raises:
         DopsdError: if the folder is not empty, or git or DVC is missing or fails.
@@ -57,7 +61,7 @@ def create(folder: Path, profile: str | None = None) -> None:
                 path.chmod(0o777 & ~umask)
         is_in_repository = _is_in_repository(folder)
         with contextlib.chdir(project):
-            _fill(profile or EMBEDDED, is_in_repository)
+            _fill((profile or EMBEDDED, preset, hardware), is_in_repository)
         _move(project, folder)
 
 
@@ -98,7 +102,7 @@ def _process(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _fill(profile: str, is_in_repository: bool) -> None:
+def _fill(profile: tuple[str, str, str], is_in_repository: bool) -> None:
     """Complete the working directory, which holds the template's files."""
     _run("git", "init", "--quiet")  # DVC stages its files, under their present names
     for name in ("gitignore", "dvcignore"):  # before DVC, which would write others
@@ -109,7 +113,7 @@ def _fill(profile: str, is_in_repository: bool) -> None:
     for name, target in RENAMED.items():
         if Path(name).exists():
             Path(name).replace(target)
-    params(profile, PRESET, HARDWARE, [], Path("params.yaml"))
+    params(*profile, [], Path("params.yaml"))
     _keep_settings(Path("prefect.yaml"))
     write_recipes()
 

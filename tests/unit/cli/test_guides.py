@@ -23,7 +23,7 @@ def blocks(page: str) -> list[str]:
     ("page", "profile", "hardware"),
     [
         ("first-gpu-run.md", "llada-8b-gsm8k", "1x80gb"),
-        ("bases.md", "a2d-0.6b-gsm8k", "1x16gb"),
+        ("bases.md", "tide-0.6b-gsm8k", "1x16gb"),
     ],
 )
 def test_the_estimate_of_a_guide_is_the_one_that_is_printed(

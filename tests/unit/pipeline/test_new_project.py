@@ -50,9 +50,10 @@ def test_a_project_in_a_repository_belongs_to_it_takes_a_profile_and_stages_noth
     Path("other").touch()
     git("add", "other")
     Path("mine").mkdir()
-    assert main(["init", "mine", "--profile", "llada-8b-gsm8k"]) == 0
+    assert main(["init", "mine", "--profile", "tide-0.6b-gsm8k", "--hardware", "1x16gb"]) == 0
     assert not Path("mine/.git").exists() and Path("mine/.dvc/config").is_file()
-    assert yaml.safe_load(Path("mine/params.yaml").read_text())["matrix"]["tasks"] == ["gsm8k"]
+    settings = yaml.safe_load(Path("mine/params.yaml").read_text())
+    assert settings["matrix"]["tasks"] == ["gsm8k"] and settings["sampling"]["batch_size"] == 64
     (staged,) = git("diff", "--cached", "--name-only").split()
     assert staged.endswith("other")
     git("add", "mine")
@@ -86,6 +87,7 @@ def test_a_clone_has_the_bytes_whatever_git_does_with_line_ends(monkeypatch, cap
         (["dangling"], "init: dangling: is a link; name a new one"),
         (["none/mine"], "init: none: no such folder; make it first"),
         (["mine", "--profile", "nope"], "--profile nope: unknown; there is embedded"),
+        (["mine", "--preset", "small"], "--preset and --hardware need a profile"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(words, message, capsys):

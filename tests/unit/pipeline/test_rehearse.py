@@ -52,12 +52,11 @@ def test_the_toy_of_a_base_that_is_not_here_is_of_its_kind(family: str, tmp_path
         0,
     )
     assert policy.trainable()  # its layers have the names that the profile adapts
-    kind = {"smollm2-135m": "a2d-llama", "opdlm-0.6b": "a2d-qwen3"}.get(family, family)
-    assert policy.core.config.model_type.lower()[:4] == kind[:4]
-    size = settings.sampling.block_length
-    assert policy.block_size in (None, size) and (policy.block_size == 4) == (
-        family[:4] in ("sdar", "opdl")
-    )
+    kinds = {"smollm2-135m": "a2d-llama", "opdlm-0.6b": "a2d-qwen3", "tide-0.6b": "a2d-qwen3"}
+    assert policy.core.config.model_type.lower()[:4] == kinds.get(family, family)[:4]
+    assert policy.block_size in (None, settings.sampling.block_length)
+    sizes = {"sdar-1.7b": 4, "opdlm-0.6b": 4, "tide-0.6b": 32, "llada2-mini": 32}
+    assert policy.block_size == sizes.get(family)
 
 
 def test_a_base_of_unknown_size_is_rehearsed_without_an_estimate(monkeypatch, tmp_path, capsys):
