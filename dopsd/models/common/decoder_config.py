@@ -17,10 +17,10 @@ ALLOWED: dict[str, tuple[object, ...]] = {
     "hidden_act": ("silu",),
     "attention_dropout": (0.0,),
     "use_sliding_window": (False,),
-    "rope_scaling": (None,),
     "partial_rotary_factor": (None, 1),
     "block_alignment": ("sequence", "completion"),
 }
+SCALES = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 TOY = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
 TOY |= {"num_hidden_layers": 2, "intermediate_size": 128, "head_dim": 16}
 
@@ -34,6 +34,7 @@ class DecoderConfig(DenoiserConfig):
         required: fields that a file must state, besides READ and the base of the rotary angles.
         allowed: values that are computed, besides ALLOWED.
         whole: fields with a whole number above 0, besides WHOLE.
+        rope_types: kinds of rotary angles, besides the plain ones.
     """
 
     attribute_map: ClassVar[dict[str, str]] = {
@@ -46,6 +47,7 @@ class DecoderConfig(DenoiserConfig):
     required: ClassVar[tuple[str, ...]] = ()
     allowed: ClassVar[dict[str, tuple[object, ...]]] = {}
     whole: ClassVar[tuple[str, ...]] = ()
+    rope_types: ClassVar[tuple[str, ...]] = ()
 
     def repeated_tensors(self) -> dict[str, str]:
         """The head, if its weights are those of the embedding: some files hold both."""
@@ -86,8 +88,8 @@ class DecoderConfig(DenoiserConfig):
             DopsdError: if a field is missing, or has a value that the classes do not compute.
         """
         cls.check(config_dict)
-        left_out = {"auto_map", "attn_implementation", "rope_scaling"}  # the last is None here
-        optional = ("mask_token_id", "block_size", *cls.in_file)
+        left_out = {"auto_map", "attn_implementation"}
+        optional = ("mask_token_id", "block_size", "rope_scaling", *cls.in_file)
         empty = {name for name in optional if config_dict.get(name) is None}
         fields = {k: value for k, value in config_dict.items() if k not in left_out | empty}
         config: Self = super().from_dict(fields, **kwargs)
@@ -96,19 +98,25 @@ class DecoderConfig(DenoiserConfig):
     @classmethod
     def check(cls, raw: dict[str, Any]) -> None:
         """Refuse fields of config.json that the classes do not compute, as `from_dict` does."""
-        rope = raw.get("rope_parameters") or {"rope_type": None}
-        if not isinstance(rope, dict):
+        scaling = raw.get("rope_scaling")
+        given = raw.get("rope_parameters") or scaling or {}
+        if not isinstance(given, dict):
             raise DopsdError(
-                f"config.json has rope_parameters: {rope!r}; expected a table",
+                f"config.json has rope_parameters: {given!r}; expected a table",
                 code=Code.MODEL_CONFIG,
             )
-        rope = raw | rope
+        rope = raw | {"rope_type": raw.get("rope_type") or given.get("type")} | given
+        if scaling and (scaling != given or not rope["rope_type"]):
+            rope["rope_type"] = f"unknown, rope_scaling {scaling!r:.60}"
         names = ("rope_theta", "rope_type", "partial_rotary_factor")
         raw = raw | {name: rope.get(name) for name in names}
-        allowed = ALLOWED | {"rope_type": ("default", None)} | cls.allowed
+        allowed = ALLOWED | {"rope_type": ("default", None, *cls.rope_types)} | cls.allowed
         fixed = [name for name in OF_THE_CLASS if name not in cls.in_file]
         allowed |= {name: (getattr(cls, name),) for name in fixed}
         check_fields(raw, cls.model_type, (*READ, "rope_theta", *cls.required), allowed)
+        if rope["rope_type"] in cls.rope_types:
+            check_fields(given, rope["rope_type"], SCALES, {})
+            check_numbers(given, SCALES[-1:], SCALES[:-1])
         check_numbers(raw, (*WHOLE, "block_size", *cls.whole), ("rms_norm_eps", "rope_theta"))
         check_ids(raw, ("mask_token_id", "eos_token_id"), raw["vocab_size"])
         fields = {field.name for field in dataclasses.fields(cls)}
@@ -133,7 +141,7 @@ class DecoderConfig(DenoiserConfig):
 HARMLESS = {  # fields that say nothing of the forward pass
     *("model_type", "auto_map", "attn_implementation", "torch_dtype", "dtype", "tokenizer_class"),
     *("use_cache", "bos_token_id", "pad_token_id", "max_window_layers", "sliding_window"),
-    *("rope_theta", "initializer_range", "pretraining_tp", "unsloth_version"),
+    *("rope_theta", "rope_scaling", "initializer_range", "pretraining_tp", "unsloth_version"),
     *("router_aux_loss_coef", "fuse_cross_entropy", "ep_size"),
 }
 SHOWN = 5  # fields in a message

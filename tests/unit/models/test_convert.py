@@ -12,6 +12,7 @@ from autoregressive_toys import autoregressive, save_source, write_gguf
 from gguf import GGUFReader, dequantize
 from safetensors.torch import load_file
 from toys import rewrite
+from transformers import LlamaForCausalLM
 
 from dopsd.core.errors import DopsdError
 from dopsd.models.a2d.convert import Form, convert
@@ -42,6 +43,27 @@ def test_the_weights_stay_and_the_mask_has_a_row(kind: str, spare: int, tied: bo
     mask = policy.core.get_input_embeddings().weight[policy.mask_id]
     assert (mask - embedding[:tokens].mean(0)).abs().max() <= 1e-6
     assert policy.output_shift == 1
+
+
+ROPE = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0}
+ROPE |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 4}
+
+
+@pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])  # as of transformers 5 and 4
+def test_the_angles_of_llama_3_are_those_of_transformers(key: str, tmp_path: Path):
+    save_source(tmp_path / "source", "llama")
+    plain = {"rope_theta": 500.0, "rope_parameters": None, "rope_scaling": None}
+    rewrite(tmp_path / "source/config.json", **plain | {key: ROPE})
+    model = LlamaForCausalLM.from_pretrained(tmp_path / "source")
+    convert(tmp_path / "source", tmp_path / "out", SHIFTED)
+    policy = load_policy(ModelConfig(path=str(tmp_path / "out")), None, 0)
+    ids = torch.arange(10, 34)[None]
+    with torch.no_grad():
+        ours, theirs = policy.head(policy.core.trunk(ids))[0, -1], model(ids).logits[0, -1]
+        rewrite(tmp_path / "out/config.json", **plain)
+        plainly = load_policy(ModelConfig(path=str(tmp_path / "out")), None, 0)
+        others = plainly.head(plainly.core.trunk(ids))[0, -1]
+    assert (ours[:-1] - theirs).abs().max() <= 1e-5 < 1e-2 < (others - ours).abs().max()
 
 
 def test_a_token_in_reserve_becomes_the_mask(tmp_path: Path):
@@ -91,6 +113,11 @@ def test_a_gguf_file_is_read_bit_for_bit(tmp_path: Path):
         ({"model_type": "gpt2"}, "model_type 'gpt2' cannot be adapted; those that can are llama"),
         ({"mlp_bias": True}, "mlp_bias: True; this model computes False"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}}, "rope_type: 'yarn'"),
+        (
+            {"rope_scaling": {"type": "linear"}, "rope_parameters": None, "rope_theta": 1.0},
+            "linear",
+        ),
+        ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 1.0}}, "lacks factor, low_freq"),
     ],
 )
 def test_what_is_not_computed_is_refused(changes: dict, expected: str, tmp_path: Path):

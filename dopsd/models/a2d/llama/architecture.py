@@ -1,5 +1,7 @@
 """A Llama decoder, such as SmolLM2 (arXiv 2502.02737), with another mask; model_type "a2d-llama".
 
+Rotary angles are plain, or scaled as in Llama 3.1 and later.
+
 Importing this module registers the model_type with AutoConfig and AutoModelForMaskedLM.
 """
 
@@ -22,6 +24,7 @@ class A2dLlamaConfig(A2dConfig, LlamaConfig):
         "mlp_bias": (False,),
         "is_llama_config": (None, True),  # of SmolLM2's file; changes nothing
     }
+    rope_types: ClassVar[tuple[str, ...]] = ("llama3",)
     mask_token_id: int = 0
     block_size: int | None = None
     block_alignment: str = "completion"  # type: ignore[assignment]
