@@ -99,6 +99,12 @@ TRAINING = {
         " work on the machine hardly changes it; not in `train.csv`",
         ADVANCE,
     ),
+    "time/tokens_per_second": Metric(
+        "tokens/s",
+        "tokens of the passes with gradients, with prompts and padding, in all processes, per"
+        " `time/update_seconds`; not in `train.csv`",
+        ADVANCE,
+    ),
 }
 
 

@@ -41,6 +41,7 @@ NOTES = {
     "kept_share": "kept",
     "held_out_half": "held out",
 }  # of the progress line
+TOKENS = "time/tokens_per_second"
 
 
 class Trainer:
@@ -260,6 +261,8 @@ class Trainer:
         metrics = self.micro_batches.gradients(
             self.algorithm, self.policy, batches, self._denominator(batches)
         )
+        tokens = sum(len(batch) * batch.forwards * batch.padded_length for batch in batches)
+        metrics.add(TOKENS, tokens, 0)  # summed over the ranks: `step` makes it one sum
         # once all processes are here, each of them finishes the update
         self.policy.process_group.all_gather_object([], is_done=True)
         return over_ranks(self.accelerator, metrics)
@@ -274,6 +277,7 @@ class Trainer:
             The update's row of the log, with the metrics of its collects.
         """
         metrics.add("loss", 0.0, 1)  # the mean of one sum: MicroBatches.gradients adds it
+        metrics.add(TOKENS, 0.0, 1)
         norm = optimizer_step(self.optimizer, self.accelerator, self.settings, self.update)
         metrics.add("grad_norm", norm, 1)
         self.policy.after_update()
@@ -286,6 +290,7 @@ class Trainer:
         cpu_seconds = self.cpu_spent + time.process_time() - self.cpu_started
         row["time/update_seconds"] = round(seconds, 3)
         row["time/cpu_seconds"] = round(cpu_seconds, 3)
+        row[TOKENS] = round(row[TOKENS] / max(seconds, 1e-3), 1)
         self.spent = self.cpu_spent = 0.0
         self.losses.append(row["loss"])
         return row | {"update": self.update}
@@ -293,7 +298,8 @@ class Trainer:
     def describe(self, row: dict[str, float]) -> str:
         """Return what the progress line says of an update."""
         notes = "".join(f"  {text} {row[key]:.2f}" for key, text in NOTES.items() if key in row)
-        return f"mean loss {sum(self.losses) / len(self.losses):.4f}{notes}"
+        rate = f"{row[TOKENS]:.0f} tokens/s"
+        return f"mean loss {sum(self.losses) / len(self.losses):.4f}  {rate}{notes}"
 
     def _denominator(self, batches: list[Batch]) -> float:
         """Return N of the paper's Eq. 12, over all ranks, by which gradients are divided.

@@ -89,6 +89,12 @@ def test_a_killed_adaptation_continues_to_the_same_bytes(source, monkeypatch):
     assert digests() == whole and [row["loss"] for row in read_table(LOG)] == log
 
 
+def tokens_read(folder: Path) -> float:
+    """Tokens of the first update, from its rate."""
+    row = json.loads((folder / "log.jsonl").read_text().splitlines()[0])
+    return row["time/tokens_per_second"] * row["time/update_seconds"]
+
+
 def test_two_ranks_learn_what_one_learns(source):
     write(updates=2)
     run = load_params().run("sudoku", ADAPTING, 0)
@@ -101,6 +107,8 @@ def test_two_ranks_learn_what_one_learns(source):
     write({"launch__processes": 2}, updates=2)
     assert forks.statuses(forks.start_ranks(2, forks.command, *words)) == [0, 0], forks.output()
     both = load_file(scratch / "step-000002/model.safetensors")
+    tokens = [tokens_read(folder) for folder in (Path("alone"), scratch)]
+    assert tokens == pytest.approx([4 * (19 + 40)] * 2, rel=0.02)  # prompts, and answers of 40
     start = load_file(Path(run.model.path) / "model.safetensors")
     assert max((alone[n] - start[n]).abs().max() for n in alone) > 1e-5
     assert max((alone[n] - both[n]).abs().max() for n in alone) <= 1e-6
