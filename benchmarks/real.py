@@ -16,6 +16,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from dopsd.config import profiles
 from dopsd.config.layout import in_layout
@@ -57,6 +58,8 @@ CHANGES = [
     "method.rft.attempts=1",
     f"method.trace_rl.train.prompts_per_collect={ANSWERS // 4}",
     "method.trace_rl.group_size=4",
+    "method.trace_rl.updates_per_pass=1",
+    "method.trace_rl.train.learning_rate=5.0e-5",
     "verify_teacher.tasks=[countdown]",
     "verify_teacher.problems=48",
     "verify_teacher.reveal_ratios=[0.25]",
@@ -101,13 +104,12 @@ def fetch(folder: Path) -> Path:
     return folder / FILE
 
 
-def write_settings(project: Path, processes: int, is_toy: bool) -> None:
-    """Write params.yaml; the same settings give the same file."""
+def settings(processes: int, is_toy: bool) -> dict[str, Any]:
+    """Return the contents of params.yaml."""
     raw = profiles.resolve(PROFILE, "paper", "cpu")
     raw["evaluate"]["protocols"] = {"eval": dict(PROTOCOL)}
     changes = [*CHANGES, f"launch.processes={processes}", *(TOY if is_toy else [])]
-    path = project / "params.yaml"
-    path.write_text(in_layout(with_changes(raw, changes), path), encoding="utf-8")
+    return with_changes(raw, changes)
 
 
 def main() -> None:
@@ -128,7 +130,8 @@ def main() -> None:
     link.parent.mkdir(exist_ok=True)
     if not link.exists():
         link.symlink_to(source)
-    write_settings(project, given.processes, given.toy)
+    path = project / "params.yaml"
+    path.write_text(in_layout(settings(given.processes, given.toy), path), encoding="utf-8")
     run(project, "estimate", "--hardware", "cpu")
     run(project, "repro")
     run(project, "compare")

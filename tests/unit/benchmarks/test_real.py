@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,20 @@ from pathlib import Path
 import pytest
 from autoregressive_toys import autoregressive, write_gguf
 from conftest import ROOT
+
+from dopsd.config.loading import checked
+
+
+def test_the_methods_sample_as_much_and_learn_at_one_rate(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    params = checked(importlib.import_module("real").settings(2, False), "params.yaml")
+    rollouts, rates = {}, set()
+    for name in params.matrix.methods:
+        run = params.run("countdown", name, 0)
+        asked = run.algorithm.forwards(run.sampling).rollouts * run.train.prompts_per_collect
+        rollouts[name] = run.train.updates // run.algorithm.updates_of_collect * asked
+        rates.add(run.train.learning_rate)
+    assert rollouts == dict.fromkeys(("d_opsd", "rft", "trace_rl"), 640) and rates == {5e-5}
 
 
 @pytest.mark.full
