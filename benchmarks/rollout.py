@@ -84,7 +84,8 @@ def same_in_half_precision(shape: Shape) -> dict[str, float]:
             ours = allowed_logits(policy, rows, slots)
             keys = torch.zeros(len(rows), dtype=torch.long, device=state.device)
             slots_of_rows = slots.expand(len(rows), -1)
-            step_input = StepInput(rows, None, slots_of_rows, slots_of_rows, keys)  # no noise
+            states = policy.hidden(rows, None)[:, slots]
+            step_input = StepInput(states, slots_of_rows, slots_of_rows, keys)  # no noise
             where, tokens, _ = most_confident(policy, step_input, k, greedy)
         gap = (ours - full)[full > -torch.inf].abs().max().item()
         worst = max(worst, gap)

@@ -22,6 +22,7 @@ ALGORITHMS = Registry("dopsd.algorithms", "algorithm", AlgorithmConfig)
 FAMILIES = {
     "ar_opsd": ("d_opsd",),
     "infill": ("d_opsd", "trace_rl"),
+    "temporal": ("d_opsd", "trace_rl"),
 }
 
 

@@ -65,6 +65,8 @@ class Rollout:
     completion_ids: Tensor  # [G]
     revealed_at: Tensor  # [G], step that committed each position
     is_fallback: Tensor | None = None  # [G], committed below the threshold; None: no threshold
+    top_ids: Tensor | None = None  # [G, k], likeliest tokens where each was committed; None: unkept
+    top_logps: Tensor | None = None  # [G, k+1], ln p of each of them, and of all others
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rollout as plain numbers, which other processes can read on any device."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dopsd.core.metrics import MetricSums
@@ -41,6 +41,7 @@ class RolloutCollector:
         config: attempts, temperatures, and which attempts are kept.
         prompt_style: compact or instructions.
         seed: seed of the run.
+        top_k: likeliest tokens that are kept of each committed one's distribution; 0: none.
     """
 
     task: Task
@@ -48,6 +49,7 @@ class RolloutCollector:
     config: CollectorConfig
     prompt_style: str
     seed: int
+    top_k: int = 0
 
     def sample(
         self, policy: Policy, problems: Sequence[Problem], update: int, stops: bool
@@ -66,7 +68,8 @@ class RolloutCollector:
         c = self.config
         temperatures = c.first_temperature, c.retry_temperature
         key = self.seed, update
-        plan = SamplingPlan(c.attempts, *temperatures, stops, decoding(self.sampling), key)
+        kept = replace(decoding(self.sampling), top_k=self.top_k)
+        plan = SamplingPlan(c.attempts, *temperatures, stops, kept, key)
         prompt_set = PromptSet(self.task, problems, "train", self.prompt_style)
         prompts = list(zip(problems, prompt_set.prompts(policy, self.sampling), strict=True))
         scores: dict[tuple[str, int], Score] = {}

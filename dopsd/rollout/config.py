@@ -151,6 +151,7 @@ class Decoding:
     fallback: str = "surest"  # token committed where none reaches the threshold: surest, leftmost
     order: str = "probability"  # what ranks the tokens of a block, see `certainty`
     top_p: float | None = None
+    top_k: int = 0  # likeliest tokens that are kept of each committed one's distribution
 
     @property
     def num_transfer_tokens(self) -> list[int]:

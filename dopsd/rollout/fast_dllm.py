@@ -166,6 +166,8 @@ def _commit(state: _State, masks: _Masks, view: _View, k: int) -> None:
     confidence = confidence.index_copy(0, index, found_confidence).view_as(slots)
     is_chosen = _chosen(confidence, k, decoding) & valid
     state.commit(rows, columns, tokens, is_chosen)
+    if decoding.top_k:
+        state.commits.keep(rows, columns - state.start, take(hidden, slots), is_chosen)
     if decoding.threshold is not None:
         places = rows[:, None], columns - state.start
         state.is_fallback[places] |= is_chosen & (confidence < decoding.threshold)

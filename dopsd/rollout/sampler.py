@@ -8,7 +8,7 @@ whole batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -16,9 +16,10 @@ from torch import Tensor
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.rng import bfloat16_uniform, fold_in, uniform_table
-from dopsd.core.tensors import index_of, left_pad, pack, take, upload
+from dopsd.core.tensors import left_pad, pack, take, upload
 from dopsd.core.types import Rollout
 from dopsd.rollout.config import Decoding, blocks_misfit, shared_block
+from dopsd.rollout.likeliest import KeptCommits, sampleable
 
 if TYPE_CHECKING:
     from dopsd.models.policy import Forward
@@ -100,9 +101,7 @@ def propose(
 def _propose_part(
     model: Forward, hidden: Tensor, keys: Tensor, decoding: Decoding
 ) -> tuple[Tensor, Tensor]:
-    logits = model.head(hidden).float()  # [N, V]
-    suppressed = index_of(tuple(model.suppress_tokens), logits.device)
-    logits.index_fill_(1, suppressed, -torch.inf)
+    logits = sampleable(model, hidden)  # [N, V]
     if decoding.top_p is not None and decoding.top_p < 1:
         logits = nucleus(logits, decoding.top_p, decoding.temperature)
     tokens = choose(logits, keys, decoding)
@@ -153,15 +152,13 @@ def certainty(logits: Tensor, tokens: Tensor, decoding: Decoding) -> Tensor:
 
 @dataclass(frozen=True)
 class StepInput:
-    """The input of one step: rows of equal length, and the masked positions that it may commit."""
+    """The input of one step: the masked positions that it may commit."""
 
-    ids: Tensor  # [B, T]
-    mask: Tensor | None  # [B, T], None without padding
-    slots: Tensor  # [B, m] positions in T
+    states: Tensor  # [B, m, D], hidden states
+    slots: Tensor  # [B, m] positions in the row
     positions: Tensor  # [B, m] the same, from the start of the completion: they key the noise
     keys: Tensor  # [B]
     valid: Tensor | None = None  # [B, m], False on slots that are no masks; None: all are
-    states: Tensor | None = None  # [B, m, D] of the slots, where they are known
 
 
 def most_confident(
@@ -171,11 +168,9 @@ def most_confident(
 
     Ties go to the lower position. In a row with fewer masks the last ones are not valid.
     """
-    ids, slots = step.ids, step.slots
-    rows = torch.arange(len(ids), device=ids.device)[:, None]
-    hidden = model.hidden(ids, step.mask)[rows, slots] if step.states is None else step.states
+    slots = step.slots
     noise_keys = fold_in(step.keys[:, None], step.positions)  # [B, m]
-    tokens, confidence = propose(model, hidden.flatten(0, 1), noise_keys.flatten(), decoding)
+    tokens, confidence = propose(model, step.states.flatten(0, 1), noise_keys.flatten(), decoding)
     confidence = confidence.view_as(slots)
     if step.valid is not None:
         confidence = confidence.masked_fill(~step.valid, -torch.inf)
@@ -206,14 +201,19 @@ def denoise(
         for k in decoding.num_transfer_tokens:
             active_ids, mask = state.ids[active], state.attention_of(active)
             slots, valid = pack(active_ids[:, block] == model.mask_id, num_masked)
-            slots, keys = slots + block.start, fold_in(state.keys[active], state.step)
-            step = StepInput(active_ids, mask, slots, state.positions(active, slots), keys)
-            if state.is_shared:  # else all rows have as many masks
-                step = replace(step, valid=valid)
             if growing is not None:
                 hidden = growing.of(active_ids, mask, block)
-                step = replace(step, states=take(hidden, slots - block.start))
-            state.commit(active, *most_confident(model, step, k, decoding))
+            else:
+                hidden = model.hidden(active_ids, mask)[:, block]
+            states = take(hidden, slots)
+            slots, keys = slots + block.start, fold_in(state.keys[active], state.step)
+            known = valid if state.is_shared else None  # else all rows have as many masks
+            step = StepInput(states, slots, state.positions(active, slots), keys, known)
+            columns, tokens, chosen = most_confident(model, step, k, decoding)
+            state.commit(active, columns, tokens, chosen)
+            if decoding.top_k:
+                committed = take(hidden, columns - block.start)
+                state.commits.keep(active, columns - state.start, committed, chosen)
             num_masked -= k
             state.step += 1
         rest = state.unfinished(active, block.stop)
@@ -267,6 +267,7 @@ class DenoisingState:
         self.never = max(decoding.steps, len(self.blocks) * per_block)  # a step after all
         self.revealed_at = torch.full((len(rows), width), self.never, device=device)  # [B, W]
         self.keys = upload(torch.tensor([request.key for request in requests]), device)  # [B]
+        self.commits = KeptCommits(model, decoding.top_k, self.revealed_at.shape)
 
     @property
     def blocks(self) -> list[slice]:
@@ -326,7 +327,7 @@ class DenoisingState:
         """Return the rollout of each request, copied from the device at once."""
         parts = (self.ids[:, self.start :], self.revealed_at)
         completions = torch.cat([part.gather(1, self.completion) for part in parts], 1).cpu()
-        return [
+        found = [
             Rollout(
                 request.problem_id,
                 request.attempt,
@@ -335,6 +336,7 @@ class DenoisingState:
             )
             for request, row in zip(self.requests, completions, strict=True)
         ]
+        return self.commits.given(found, self.completion)
 
 
 class GrowingStates:

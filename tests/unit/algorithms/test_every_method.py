@@ -9,7 +9,9 @@ from dopsd.algorithms.registry import ALGORITHMS
 
 WEIGHTS = {"d3llm", "diffu_grpo", "espo", "just_grpo", "sft", "spg", "trace_rl"}
 WEIGHTS |= {"vrpo"}
-DIVISORS = {"d_opsd": True, "wd1": True} | dict.fromkeys(WEIGHTS, False)  # True: the prompts
+DIVISORS = {"d_opsd": True, "temporal": True, "wd1": True} | dict.fromkeys(
+    WEIGHTS, False
+)  # True: the prompts
 CHANGES = {"trace_rl": {"passes": 3}, "d_opsd": {"denominator": "prompts"}}
 
 

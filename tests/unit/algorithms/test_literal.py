@@ -111,6 +111,7 @@ ESPO = {"kl_weight": 0.5, "psi": 0.02, "group_size": 3, "iterations": 1}
         ("espo", ESPO | TOKEN | {"clip_range": 0.9}),
         ("just_grpo", {"group_size": 2}),
         ("spg", {"group_size": 3, "iterations": 1}),
+        ("temporal", {"iterations": 1, "weight": "none"}),
         ("trace_rl", {"group_size": 3, "kl_weight": 0.5}),
         ("wd1", {"group_size": 3, "iterations": 1}),
     ],
@@ -142,6 +143,7 @@ def test_the_gradient_is_that_of_finite_differences(project, method: str, change
     [
         ("d_opsd", {}),
         ("diffu_grpo", {"group_size": 2, "iterations": 1}),
+        ("temporal", {"iterations": 1, "target": "all_future"}),
         ("trace_rl", {"group_size": 3}),
         ("wd1", {"group_size": 3, "iterations": 1}),
     ],

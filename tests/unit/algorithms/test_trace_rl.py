@@ -92,8 +92,9 @@ def test_inputs_are_the_states_that_the_sampler_saw_bit_for_bit():
         state, block = one.batch.ids[n : n + 1], 4 * (step // 2)
         slots = (state[0, 2 + block : 6 + block] == MASK).nonzero().T + 2 + block
         keys = fold_in(torch.tensor([5]), step)
+        hidden = policy.hidden(state, None)[:, slots[0]]
         columns, tokens, _ = most_confident(
-            policy, StepInput(state, None, slots, slots - 2, keys), 2, Decoding(8, 4, 4, 0.9)
+            policy, StepInput(hidden, slots, slots - 2, keys), 2, Decoding(8, 4, 4, 0.9)
         )
         assert torch.equal(rollout.completion_ids[columns[0] - 2], tokens[0])
 

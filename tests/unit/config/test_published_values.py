@@ -157,6 +157,7 @@ UNVERIFIED = {
     "just_grpo": "after_end and epsilon are code, not settings",
     "sft": "1250 updates: 1000 traces, 20 epochs, 16 a batch",
     "spg": "train.yaml of its scripts: learning rate, warm-up, AdamW, prompt_mask",
+    "temporal": "of both papers, summaries alone were read",
     "trace_rl": "updates_per_pass: 8 at 10b4fd1, not seen; 16 in the copy; bounds of mean rewards",
     "vrpo": "its code was not seen",
     "wd1": "temperature 0.9 (wd1/trainers/diffu_grpo_config.py, field temperature)",

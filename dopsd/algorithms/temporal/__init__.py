@@ -1,0 +1,3 @@
+"""Temporal self-distillation: later states of a rollout teach its earlier ones."""
+
+RECIPE = 1

@@ -1,0 +1,102 @@
+"""Settings of temporal self-distillation."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from dopsd.algorithms.common.config import (
+    DISTILLATION_BYTES,
+    GROUPS,
+    Forwards,
+    IteratedGroupConfig,
+    TrainOverrides,
+)
+from dopsd.core.metrics import Metric
+from dopsd.core.settings import LARGEST, Count, Natural, NonNegative, Positive
+from dopsd.models.config import AdapterConfig
+from dopsd.rollout.config import SamplingConfig
+
+
+class TemporalConfig(IteratedGroupConfig):
+    """Settings of temporal self-distillation: later states of a rollout teach earlier ones.
+
+    The defaults are those of TSD (arXiv 2609.15177). dOPSD (arXiv 2607.04428, another paper than
+    d-OPSD) is `target: all_future` or `snapshot` with `divergence: forward_kl`. Of both only
+    summaries were read.
+    """
+
+    group_size: Annotated[int, Field(ge=1, le=LARGEST)] = 4  # rollouts per problem
+    reward: Literal["task", "correct"] = "correct"  # the verifier's score: the task's, or 1 or 0
+    weight: Literal["reward", "none"] = "reward"  # of a rollout in the loss; none: 1
+    length_target: Count | None = None  # tokens after which the weight falls; null: it does not
+    iterations: Count = 4  # updates per collect, each with newly drawn states
+    states: Natural = 1  # states drawn uniformly from each rollout in an update; 0: all
+    positions: Literal["masked", "committed"] = (
+        "masked"  # which are trained; committed: by the step
+    )
+    target: Literal["commit", "snapshot", "all_future"] = "commit"  # which later state teaches
+    gap: Count = 1  # of target snapshot: steps between the state and the one that teaches it
+    teacher: Literal["live", "base", "ema"] = "live"  # the policy that sampled, or others' weights
+    ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99  # of the ema teacher, per update
+    top_k: Count = 20  # tokens of a target that are kept, with the probability of all others
+    divergence: Literal["jsd", "forward_kl", "reverse_kl"] = "jsd"  # student to target
+    jsd_beta: Annotated[float, Field(gt=0, lt=1)] = 0.5  # weight of the target in jsd's mixture
+    clip: Positive | None = None  # bound of a position's divergence, in nats; null: none
+    train: TrainOverrides = TrainOverrides(  # what this method changes in section train
+        learning_rate=3e-6, lora=AdapterConfig(r=64, alpha=32, dropout=0.05)
+    )
+    temperature: NonNegative = 0.9  # of all rollouts
+
+    @property
+    def keeps_commits(self) -> bool:
+        """Whether the sampler keeps the targets, so that no forward makes them."""
+        return (self.target, self.teacher) == ("commit", "live")
+
+    def forwards(self, sampling: SamplingConfig) -> Forwards:
+        """Return what a problem costs: the teacher sees the states of a rollout once, if at all."""
+        drawn = self.iterations * min(sampling.steps, self.states or sampling.steps)
+        seen = min(sampling.steps, drawn) if self.target == "snapshot" else sampling.steps
+        parts = 0 if self.keeps_commits else seen, drawn
+        return Forwards(self.group_size, *(self.group_size * part for part in parts))
+
+    def logit_bytes(self, sampling: SamplingConfig) -> int:
+        """Return the bytes of a completion's logits."""
+        return DISTILLATION_BYTES * sampling.gen_length
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the initial policy is the teacher."""
+        return self.teacher == "base"
+
+    @model_validator(mode="after")
+    def switches_agree(self) -> Self:
+        """Refuse a reward of zero everywhere: wrong rollouts alone cannot be weighed by it."""
+        if self.positions == "committed" and self.keeps_commits and self.iterations == 1:
+            raise ValueError(
+                "positions committed with target commit and one update of the policy that sampled"
+                " teaches nothing; set iterations above 1, another teacher, or positions masked"
+            )
+        return self
+
+
+LOSS = "dopsd.algorithms.temporal.algorithm.Temporal.loss"
+METRICS = GROUPS | {
+    "divergence": Metric(
+        "nats",
+        "divergence of student and target before the bound, mean over trained positions; over the"
+        " target's `top_k` tokens and all others as one",
+        LOSS,
+        "how far the predictions of a state are from those of later states; 0: equal",
+    ),
+    "target_entropy": Metric(
+        "nats",
+        r"$-\sum_v p_t(v) \ln p_t(v)$ of the target, mean over trained positions",
+        LOSS,
+        "how unsure the later states are about a token",
+    ),
+    "agreement": Metric(
+        "share",
+        "trained positions at which student and target have the same likeliest token",
+        LOSS,
+    ),
+}

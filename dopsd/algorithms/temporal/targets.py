@@ -1,0 +1,98 @@
+"""What later states of a rollout say about each of its tokens: the targets of earlier ones.
+
+Shapes follow the legend of core/types.py; S is the number of states of a rollout.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dopsd.rollout.likeliest import likeliest, sampleable
+
+if TYPE_CHECKING:
+    from dopsd.algorithms.temporal.config import TemporalConfig
+    from dopsd.algorithms.trace_rl.states import Steps
+    from dopsd.core.types import Rollout
+    from dopsd.models.policy import Policy
+
+Top = tuple[Tensor, Tensor]  # likeliest tokens [G, k], and ln p of each and of all others [G, k+1]
+PAIRS = 2**26  # logits in memory at once
+
+
+def teachers_of(state: int, steps: Steps, config: TemporalConfig) -> tuple[Tensor, Tensor]:
+    """Return the first and the last state [G] whose mean teaches each position in a state.
+
+    commit: the one in which the position was committed; snapshot: the one `gap` later, or that of
+    the commit if it comes first; all_future: all later ones up to that of the commit.
+
+    Args:
+        state: index of the student's state.
+        steps: the states of the rollout.
+        config: target and gap.
+    """
+    committed = steps.masked.sum(0) - 1  # [G], the last state in which a position is masked
+    if config.target == "commit":
+        return committed, committed
+    later = committed.clamp(max=state + (config.gap if config.target == "snapshot" else 1))
+    return later, later if config.target == "snapshot" else committed
+
+
+@torch.no_grad()
+def targets(
+    policy: Policy,
+    rollout: Rollout,
+    steps: Steps,
+    wanted: list[tuple[int, Tensor]],
+    config: TemporalConfig,
+    rows: int,
+) -> list[Top]:
+    """Return the targets of some states of a rollout, by forwards of the present weights.
+
+    Args:
+        policy: the model, in the context of the teacher.
+        rollout: the rollout.
+        steps: its states.
+        wanted: indices of states, each with its trained positions [G].
+        config: target, gap and top_k.
+        rows: states of a forward.
+    """
+    length = steps.masked.shape[1]
+    completion = rollout.completion_ids.masked_fill(steps.masked, policy.mask_id)  # [S, G]
+    ids = torch.cat([rollout.prompt_ids.expand(len(completion), -1), completion], 1)
+    parts = [policy.hidden(part.to(policy.device), None) for part in ids.split(rows)]
+    hidden = torch.cat([part[:, -length:] for part in parts])  # [S, G, D]
+    found = []
+    for state, trained in wanted:
+        first, last = teachers_of(state, steps, config)
+        places = trained.nonzero()[:, 0]
+        ids, logps = _of_positions(policy, hidden, places, (first[places], last[places]), config)
+        top = (ids.new_zeros(length, ids.shape[1]), logps.new_zeros(length, logps.shape[1]))
+        top[0][places], top[1][places] = ids, logps
+        found.append(top)
+    return found
+
+
+def _of_positions(
+    policy: Policy,
+    hidden: Tensor,
+    places: Tensor,
+    states: tuple[Tensor, Tensor],
+    config: TemporalConfig,
+) -> Top:
+    """Return the mean distribution of M positions over their states, in main memory."""
+    chunk, tops = max(1, PAIRS // policy.vocabulary), []
+    for part in torch.arange(len(places)).split(chunk):
+        first, counts = states[0][part], states[1][part] - states[0][part] + 1  # [m]
+        of = torch.arange(len(part)).repeat_interleave(counts)  # [n], the position of each pair
+        state = first[of] + torch.arange(len(of)) - (counts.cumsum(0) - counts)[of]
+        mean = torch.zeros(len(part), policy.vocabulary, device=hidden.device)
+        for pairs in torch.arange(len(of)).split(chunk):
+            row, position = of[pairs], places[part][of[pairs]]
+            logits = sampleable(policy, hidden[state[pairs], position])
+            share = (1 / counts[row]).to(hidden.device)[:, None]
+            mean.index_add_(0, row.to(hidden.device), logits.softmax(-1) * share)
+        tops.append(likeliest(mean.log(), config.top_k))
+    return torch.cat([ids for ids, _ in tops]).cpu(), torch.cat([logps for _, logps in tops]).cpu()
