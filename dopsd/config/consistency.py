@@ -38,6 +38,10 @@ def check_variants(params: Params) -> None:
         ValueError: if a variant has an unknown key, a wrong value or no state to train on.
     """
     for name, changes in params.ablate.variants.items():
+        if f"{params.ablate.method}{BETWEEN}{name}" in PHASES:
+            raise ValueError(
+                f"ablate.variants.{name}: is a run of `dopsd adapt`; name it otherwise"
+            )
         if not changes:  # the method itself, which is checked with the others
             continue
         try:
@@ -166,7 +170,9 @@ def _check_adapt(params: Params) -> None:
         blocks = bool(params.model.block_size and adapt.output_shift)
         without = config is not None and not (config.has_solutions or adapt.learn.traces)
         faults = {
-            f"adapt.tasks: {task} is not in matrix.tasks": task not in params.matrix.tasks,
+            f"adapt.tasks: {task} must be the first of matrix.tasks: it makes the base of all": (
+                task != params.matrix.tasks[0]
+            ),
             f"adapt.tasks: {task} is in pretrain.tasks too": task in params.pretrain.tasks,
             f"data.{task}.model.path must be null: model.path names the adapted base": (
                 config is not None and config.model is not None and config.model.path is not None
@@ -176,12 +182,15 @@ def _check_adapt(params: Params) -> None:
             ),
             f"model.path: {path}: folders in {BASES}/ are those of `dopsd pretrain`; name another"
             " for the adapted base, such as models/mine": BASES in path.parents,
+            f"model.path: {path}: name a folder of this project, such as models/mine": (
+                path.is_absolute() or ".." in path.parts
+            ),
+            "adapt.distill: the causal teacher needs model.attention sdpa": (
+                adapt.distill is not None and params.model.attention.startswith("flash")
+            ),
+            "launch.shard must be false: adapting trains all weights": params.launch.shard,
             "adapt.output_shift: blocks (model.block_size) need 0": blocks,
             f"adapt.learn.traces: {task} has no solutions of its own; name a file": without,
-        }
-        faults |= {
-            f"ablate.variants: {name} is a run of `dopsd adapt`": name in params.variants
-            for name in PHASES
         }
         if found := [fault for fault, holds in faults.items() if holds]:
             raise ValueError(found[0])

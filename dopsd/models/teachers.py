@@ -198,7 +198,7 @@ class WeightContexts:
         """
         config = self.core.config
         if attention == "causal" and (
-            "block_causal" not in config.attention_patterns
+            "output_shift" not in config.in_file
             or str(config._attn_implementation).startswith("flash")
         ):
             raise DopsdError(

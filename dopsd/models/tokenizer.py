@@ -144,8 +144,8 @@ def suppress_tokens(tokenizer: PreTrainedTokenizerBase, config: DenoiserConfig) 
             f" special token if it names none, and not eos_token_id {config.eos_token_id}; {SAME}",
             code=Code.TOKENIZER,
         )
-    ends = {vocabulary.get(config.end_of_turn), tokenizer.eos_token_id} - {mask}
-    allowed = {config.eos_token_id, tokenizer.pad_token_id} | ends
+    ends = {vocabulary.get(config.end_of_turn), tokenizer.eos_token_id}
+    allowed = ({config.eos_token_id, tokenizer.pad_token_id} | ends) - {mask}
     unused = set(range(config.embedding_size)) - set(vocabulary.values())
     return sorted((special | {mask}) - allowed | unused)
 

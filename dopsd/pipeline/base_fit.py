@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dopsd.algorithms.registry import blocks_fault
 from dopsd.core.errors import DopsdError
 from dopsd.models.config import ModelConfig
-from dopsd.models.registry import Published, architecture_of, named, published
+from dopsd.models.registry import Published, architecture_of, config_class, named, published
 from dopsd.rollout.config import blocks_misfit
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ def _misnamed_blocks(model: ModelConfig) -> list[str]:
     base = Path(model.path)
     row, rows = named(base), _kin(base)
     if model.block_size:
-        if not rows or any(row.has_blocks for row in rows):
+        name = _architecture(base)
+        if name is None or "block_causal" in config_class(name).attention_patterns:
             return []
-        name = rows[0].architecture
         return [f"model.block_size: in {name} every token sees every other; leave the key out"]
     must_name = [row] if row else rows
     if _block_size(base) or not must_name or not all(r.must_name_blocks for r in must_name):

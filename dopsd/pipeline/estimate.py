@@ -264,8 +264,13 @@ def facts_of(params: Params, task: str) -> Facts:
 
 
 def _used(params: Params, task: str) -> float | None:
-    """Return the tokens that the base's answers took in stage `evaluate_base`, if it has run."""
+    """Return the tokens that the base's answers took in stage `evaluate_base`, if it has run.
+
+    It has not where the base is not here: the answers are then those of another one.
+    """
     name = params.select.protocol
+    if not Path(params.model_of(task).path).is_dir():
+        return None
     steps = object_in(RUNS / task / "base.json").get(name, {}).get("steps")
     protocol = params.evaluate.protocols[name]
     return protocol.gen_length * float(steps) / protocol.steps if steps else None

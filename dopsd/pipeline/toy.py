@@ -102,7 +102,9 @@ def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
         for name in map(PHASES.__getitem__, full.adapt.phases):
             phase = _absolute(raw["adapt"].get(name) or {})
             phase |= {"train": (phase.get("train") or {}) | sizes}
-            raw["adapt"][name] = phase | ({"length": None} if name == "learn" else {})
+            raw["adapt"][name] = phase
+            if name == "learn" and not phase.get("traces"):
+                phase["length"] = None
     raw["evaluate"]["bootstrap"] = 100
     return raw | {
         "launch": {"processes": processes, "shard": full.launch.shard and processes > 1},

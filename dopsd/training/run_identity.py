@@ -63,7 +63,7 @@ def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
     algorithm = run.algorithm.decisive("train")  # these are part of run.train
     settings = {
         "model": model.decisive("path"),
-        "sampling": run.sampling.decisive("batch_size", "min_rows"),
+        "sampling": run.algorithm.sampling_read(run.sampling.decisive("batch_size", "min_rows")),
         "train": decisive,
         "task": run.key.task,
         "seed": run.key.seed,

@@ -1,6 +1,6 @@
 """Settings that the sections `method.*` share; the defaults are the published ones."""
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -100,6 +100,10 @@ class AlgorithmConfig(Section):
 
     def sampling_of(self, sampling: SamplingConfig) -> SamplingConfig:
         """Return lengths and steps of the method's rollouts: those of the section."""
+        return sampling
+
+    def sampling_read(self, sampling: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of section `sampling` on which updates depend: all of them."""
         return sampling
 
     def reason_against(self, sampling: SamplingConfig) -> str | None:

@@ -54,7 +54,7 @@ class Sft:
         read = self._read(context.policy, config.traces) if config.traces else []
         self.held_out, every = None, config.held_out_every
         if every and read:
-            count = min(MOST, len(read) // SHARE)
+            count = min(MOST, max(1, len(read) // SHARE))
             self.held_out = HeldOut(context, [self.pair(*pair) for pair in read[:count]], read[:1])
             read = read[count:]
         elif every:
@@ -104,7 +104,8 @@ class Sft:
         batches = [masked(policy, some) for some in self._buckets(texts)]
         counters = {"trajectories": len(pairs), "rollouts": 0, "sampled_tokens": 0}
         stats = RolloutStats(counters, MetricSums())
-        if self.held_out and update % (self.config.held_out_every or 1) == 0:
+        is_last = self.context.made.updates == self.context.updates - 1
+        if self.held_out and (is_last or update % (self.config.held_out_every or 1) == 0):
             stats.metrics.merge(self.held_out.measure(policy, update))
         return Collected([batches], stats)
 

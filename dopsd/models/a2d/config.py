@@ -10,7 +10,8 @@ class A2dConfig(DecoderConfig):
     """Shape of an adapted decoder, and what its adaptation chose.
 
     Derive from this class first, then from transformers' config class. The defaults are those of
-    dllm's Tiny-A2D, whose files do not name the fields of `in_file`; `dopsd adapt` writes them.
+    dllm's Tiny-A2D, whose files do not name the fields of `in_file`; `dopsd adapt` writes all but
+    template_options.
     """
 
     end_of_turn = "<|im_end|>"

@@ -25,10 +25,12 @@ from dopsd.models.checkpoint_files import (
     file_of,
     header,
     read_tensor,
+    whole_tensors,
     write_index,
     write_shards,
 )
 from dopsd.models.common.decoder_config import TOY, DecoderConfig
+from dopsd.models.loading import build_model
 from dopsd.models.registry import ODD, config_class, folder_name, read_config
 from dopsd.models.tokenizer import suppress_tokens
 
@@ -42,7 +44,7 @@ FAMILIES = ("llama", "qwen2", "qwen3")
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 LEFT_OUT = {  # fields of config.json about the autoregressive class and its file
     *("architectures", "auto_map", "torch_dtype", "dtype", "transformers_version", "use_cache"),
-    *("_name_or_path", "_attn_implementation_autoset"),
+    *("_name_or_path", "_attn_implementation_autoset", "transformers.js_config"),
 }
 
 
@@ -193,6 +195,7 @@ def _of_folder(path: Path, raw: dict[str, Any]) -> Source:
     }
     if raw.get("tie_word_embeddings"):
         shapes.pop(HEAD, None)  # some files hold the embedding twice
+    raw = {"tie_word_embeddings": False} | raw
     return Source(path, raw, shapes, tensor, tokenizer)
 
 
@@ -201,6 +204,7 @@ def _config(source: Source, form: Form) -> dict[str, Any]:
     tokenizer, kind = source.tokenizer, class_of(source.raw["model_type"])
     mask = form.mask_token or kind.mask_token
     rows = source.shapes[EMBEDDING].shape[0]
+    _refuse_mask(tokenizer, mask)
     tokenizer.add_special_tokens({"mask_token": mask})
     mask_id, eos_id = tokenizer.mask_token_id, tokenizer.eos_token_id
     if eos_id is None:
@@ -209,12 +213,7 @@ def _config(source: Source, form: Form) -> dict[str, Any]:
             " answers; name it in tokenizer_config.json",
             code=Code.TOKENIZER,
         )
-    if mask_id == eos_id:
-        raise DopsdError(
-            f"adapt.mask_token: {mask} is the end of text; name another special token, or null",
-            code=Code.TOKENIZER,
-        )
-    return source.raw | {
+    raw = source.raw | {
         "model_type": kind.model_type,
         "architectures": [f"{kind.__name__.removesuffix('Config')}ForMaskedLM"],
         "output_shift": form.output_shift,
@@ -223,8 +222,46 @@ def _config(source: Source, form: Form) -> dict[str, Any]:
         "eos_token_id": eos_id,
         "end_of_turn": tokenizer.eos_token,
         "vocab_size": max(rows, mask_id + 1),
-        "tie_word_embeddings": HEAD not in source.shapes,
+        "tie_word_embeddings": bool(source.raw.get("tie_word_embeddings", False)),
     }
+    _refuse_misfits(source, raw)
+    return raw
+
+
+def _refuse_mask(tokenizer: PreTrainedTokenizerBase, mask: str) -> None:
+    """Refuse a mask that stands in chats, or that means something else."""
+    number, added = tokenizer.get_vocab().get(mask), tokenizer.added_tokens_decoder
+    roles = {tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token, tokenizer.pad_token}
+    chat = [{"role": role, "content": "a"} for role in ("user", "assistant")]
+    is_special = number in added and added[number].special
+    in_chat = number is not None and mask in tokenizer.apply_chat_template(chat, tokenize=False)
+    if mask in roles or in_chat or (number is not None and not is_special):
+        raise DopsdError(
+            f"adapt.mask_token: {mask} is in use; name a special token in reserve, or null",
+            code=Code.TOKENIZER,
+        )
+
+
+def _refuse_misfits(source: Source, raw: dict[str, Any]) -> None:
+    """Refuse tensors that are not those of the model that config.json describes."""
+    config = class_of(source.raw["model_type"]).from_dict(raw)
+    with torch.device("meta"):
+        expected = whole_tensors(build_model(config))
+    found = {name: tuple(shape.shape) for name, shape in source.shapes.items()}
+    for name, tensor in expected.items():
+        shape = tuple(tensor.shape)
+        own = found.pop(name, None)
+        rows = (own or (0,))[:1] if name in (EMBEDDING, HEAD) else shape[:1]
+        if own is None or own != (*rows, *shape[1:]):
+            raise DopsdError(
+                f"{source.path}: {name} is {own or 'missing'}, and config.json makes it {shape};"
+                " download the checkpoint again",
+                code=Code.WEIGHTS,
+            )
+    if found:
+        raise DopsdError(
+            f"{source.path}: has {min(found)}, which this model has not", code=Code.WEIGHTS
+        )
 
 
 def _write_weights(source: Source, out: Path, raw: dict[str, Any], dtype: torch.dtype) -> int:

@@ -73,7 +73,10 @@ class GgufFile:
         field = self.reader.fields.get(name)
         if field is None:
             raise self._fault(f"lacks the field {name}")
-        return field.contents()
+        try:
+            return field.contents()
+        except (ValueError, IndexError, KeyError) as error:
+            raise self._fault(f"has the field {name}, which cannot be read") from error
 
     def _fault(self, what: str) -> DopsdError:
         advice = "convert the model's safetensors instead, from a folder in the hub's layout"
@@ -149,10 +152,10 @@ class GgufFile:
             [AddedToken(word, special=True, normalized=False) for word in special]
         )
         roles = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
-        tokens = {
-            f"{role}_token": words[self[f"tokenizer.ggml.{name}_token_id"]]
-            for role, name in roles.items()
-        }
+        numbers = {role: self[f"tokenizer.ggml.{name}_token_id"] for role, name in roles.items()}
+        if not all(type(number) is int and 0 <= number < len(words) for number in numbers.values()):
+            raise self._fault(f"has no such tokens: {numbers}")
+        tokens = {f"{role}_token": words[number] for role, number in numbers.items()}
         tokenizer = PreTrainedTokenizerFast(
             tokenizer_object=core,
             clean_up_tokenization_spaces=False,

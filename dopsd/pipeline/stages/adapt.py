@@ -77,8 +77,12 @@ def finish(params: Params, task: str) -> None:
     write_merged(run.model, last_checkpoint(run), new, params.adapt.dtype)
     files = {path.name: sha256(path) for path in sorted(new.iterdir())}
     write_json(new / ADAPTED, recipe_of(params, task) | {"files": files})
-    shutil.rmtree(out, ignore_errors=True)
+    old = out.with_name(f".{out.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if out.exists():
+        out.rename(old)
     new.rename(out)
+    shutil.rmtree(old, ignore_errors=True)
     log(f"adapt: {out} is the base")
 
 

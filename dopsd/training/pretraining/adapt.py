@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.files import WORK, digest
+from dopsd.core.fingerprint import folder_of, recipe
 from dopsd.core.progress import log
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def converted_folder(adapt: AdaptConfig) -> Path:
-    """Return the folder of the converted model, named by the source's files and by its form.
+    """Return the folder of the converted model, named by the source's files, its form and the code.
 
     Files count by size and time; another copy of them is converted again, to the same bytes.
     """
@@ -23,7 +24,8 @@ def converted_folder(adapt: AdaptConfig) -> Path:
     files = sorted(source.glob("*")) if source.is_dir() else [source]
     stats = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
     form = adapt.model_dump(include={"source", "output_shift", "mask_token", "dtype"})
-    identity: dict[str, Any] = form | {"files": stats}
+    code = recipe(folder_of("dopsd.models"))
+    identity: dict[str, Any] = form | {"files": stats, "code": code}
     return WORK / f"adapt-{digest(identity)[:16]}"
 
 

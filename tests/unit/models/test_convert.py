@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from autoregressive_toys import autoregressive, save_source, write_gguf
+from autoregressive_toys import CHATML, autoregressive, save_source, write_gguf
 from gguf import GGUFReader, dequantize
 from safetensors.torch import load_file
 from toys import rewrite
-from transformers import LlamaForCausalLM
+from transformers import AutoTokenizer, LlamaForCausalLM
 
 from dopsd.core.errors import DopsdError
-from dopsd.models.a2d.convert import Form, convert
+from dopsd.models.a2d.convert import Form, convert, converted_config
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import load_policy
 from dopsd.models.registry import read_config
@@ -112,6 +112,9 @@ def test_a_gguf_file_is_read_bit_for_bit(tmp_path: Path):
     [
         ({"model_type": "gpt2"}, "model_type 'gpt2' cannot be adapted; those that can are llama"),
         ({"mlp_bias": True}, "mlp_bias: True; this model computes False"),
+        ({"tie_word_embeddings": False}, r"lm_head\.weight is missing, and config\.json makes it"),
+        ({"intermediate_size": 64}, r"mlp\..*_proj\.weight is \(.*48.*\), and config\.json makes"),
+        ({"num_hidden_layers": 2}, r"model\.layers\.1\..* is missing"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}}, "rope_type: 'yarn'"),
         (
             {"rope_scaling": {"type": "linear"}, "rope_parameters": None, "rope_theta": 1.0},
@@ -126,6 +129,20 @@ def test_what_is_not_computed_is_refused(changes: dict, expected: str, tmp_path:
     with pytest.raises(DopsdError, match=expected):
         convert(tmp_path / "source", tmp_path / "out", SHIFTED)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("mask", ["7", "<|im_start|>", "<|endoftext|>", "<|pad|>"])
+def test_a_mask_that_is_in_use_is_refused(mask: str, tmp_path: Path):
+    save_source(tmp_path / "source", "llama")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "source")
+    tokenizer.add_special_tokens({"pad_token": "<|pad|>"})
+    tokenizer.save_pretrained(tmp_path / "source")
+    if mask not in tokenizer.get_vocab():
+        tokenizer.add_special_tokens({"additional_special_tokens": [mask]})
+        tokenizer.chat_template = CHATML
+        tokenizer.save_pretrained(tmp_path / "source")
+    with pytest.raises(DopsdError, match="is in use; name a special token in reserve, or null"):
+        converted_config(tmp_path / "source", Form(1, mask, torch.float32))
 
 
 def test_a_source_without_chats_or_files_is_refused(tmp_path: Path):

@@ -332,6 +332,8 @@ def test_the_length_of_answers_is_that_of_the_base_that_was_evaluated(tmp_path, 
     assert facts_of(params(), "gsm8k").used is None
     Path("runs/gsm8k").mkdir(parents=True)
     Path("runs/gsm8k/base.json").write_text(json.dumps({"256": {"steps": 96.0}}))
+    assert facts_of(params(), "gsm8k").used is None  # of another base: this one is not here
+    Path(params().model.path).mkdir(parents=True)
     assert facts_of(params(), "gsm8k").used == 192.0  # of 256 tokens in 128 steps
 
 

@@ -31,6 +31,11 @@ SOURCE = Path("models/toy-ar")
 LOG = Path(f"runs/sudoku/{ADAPTING}/0/train.csv")
 
 
+DISTILL = {
+    "adapt__distill": {"train": {"updates": 3, "checkpoint_every": 1, "prompts_per_collect": 4}}
+}
+
+
 def write(changes: dict[str, object] | None = None, **train: object) -> None:
     """Write settings that adapt the toy, with changes of keys and of `adapt.learn.train`."""
     few = {"updates": 4, "checkpoint_every": 2, "prompts_per_collect": 4}
@@ -62,7 +67,7 @@ def test_a_base_is_made_once_and_again_if_settings_change(source, capsys):
     )
     rows = read_table(LOG)
     assert [row["update"] for row in rows] == [1, 2, 3, 4]
-    assert ["held_out_half" in row for row in rows] == [True, False, True, False]
+    assert ["held_out_half" in row for row in rows] == [True, False, True, True]  # and the last
     old = load_file(require_converted(load_params().adapt) / "model.safetensors")
     new = load_file(BASE / "model.safetensors")
     assert old.keys() == new.keys() and all((old[n] != new[n]).any() for n in old)
@@ -118,7 +123,13 @@ def test_two_ranks_learn_what_one_learns(source):
     ("changes", "expected"),
     [
         ({"adapt__source": None}, "source: name the autoregressive model"),
-        ({"adapt__tasks": ["chains"]}, "adapt.tasks: chains is not in matrix.tasks"),
+        ({"adapt__tasks": ["chains"]}, "chains must be the first of matrix.tasks"),
+        ({"model__path": "../mine"}, "model.path: ../mine: name a folder of this project"),
+        ({"launch__shard": True}, "launch.shard must be false: adapting trains all weights"),
+        (
+            DISTILL | {"model__attention": "flash_attention_2", "model__dtype": "bfloat16"},
+            "causal teacher needs model.attention",
+        ),
         ({"adapt__learn": {"train": {"weights": "lora"}}}, "adapting trains all weights"),
         ({"model__path": str(SOURCE)}, "model.path: name a new folder"),
         ({"model__path": "base/sudoku"}, "model.path: base/sudoku: folders in base/"),
@@ -141,6 +152,25 @@ def test_a_folder_that_adapting_did_not_make_is_kept(source, capsys):
     assert digests() == before
 
 
+def test_the_names_of_its_runs_are_no_variants(project, capsys):
+    for method, name in (("d_opsd", "distill"), ("sft", "adapt")):
+        write_params(
+            ablate__method=method, ablate__variants={"default": {}, name: {}}, ablate__tables={}
+        )
+        assert main(["check"]) == 2
+        assert f"ablate.variants.{name}: is a run of `dopsd adapt`" in capsys.readouterr().err
+
+
+def test_other_rollouts_do_not_make_the_base_anew(source, capsys):
+    assert main(["adapt"]) == 0
+    write({"sampling__steps": 10, "sampling__order": "entropy", "matrix__methods": ["sft"]})
+    assert main(["adapt"]) == 0
+    assert "is up to date" in capsys.readouterr().err.splitlines()[-1]
+    write({"sampling__gen_length": 48, "sampling__steps": 12})
+    assert main(["adapt"]) == 0
+    assert "making it anew" in capsys.readouterr().err
+
+
 def test_a_damaged_base_is_written_again(source):
     assert main(["adapt"]) == 0
     whole = digests()
@@ -155,12 +185,8 @@ def test_a_block_causal_base_is_made_with_output_shift_0(source):
     assert main(["adapt"]) == 0
     config = read_config(BASE)
     assert (config.output_shift, config.block_size) == (0, 8)
+    assert main(["check"]) == 0  # now that the base is here
     assert torch.isfinite(torch.tensor(float(read_table(LOG)[-1]["loss"])))
-
-
-DISTILL = {
-    "adapt__distill": {"train": {"updates": 3, "checkpoint_every": 1, "prompts_per_collect": 4}}
-}
 
 
 @pytest.mark.parametrize("shift", [0, 1])
