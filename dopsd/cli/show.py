@@ -18,6 +18,7 @@ from dopsd.core.files import read_json
 from dopsd.core.paths import LOG, PUBLISHED, report_folder
 from dopsd.core.statistics import gap, within
 from dopsd.core.tables import read_log
+from dopsd.core.types import NEVER
 from dopsd.pipeline.results.ablate import variant_of_run
 from dopsd.pipeline.results.run_report import refresh
 from dopsd.tracking.client import shown, start_command, tracking_uri
@@ -131,8 +132,9 @@ def sample(
     from dopsd.core.fingerprint import key_from
     from dopsd.evaluation.evaluator import Evaluator
     from dopsd.models.adapter_files import shape_of
+    from dopsd.rollout.engine import sampler_of
     from dopsd.rollout.prompts import decoding
-    from dopsd.rollout.sampler import GenerationRequest, denoise
+    from dopsd.rollout.sampler import GenerationRequest
 
     settings = params.evaluation(task_name)
     if adapter:
@@ -142,11 +144,13 @@ def sample(
     policy = evaluator.with_adapter(adapter)
     prompt = evaluator.prompt_of(problem)
     request = GenerationRequest(problem.id, 0, prompt, key_from("sample", seed, problem.id))
-    rollout = denoise(policy, [request], decoding(params.sampling, temperature))[0]
+    how = decoding(params.sampling, temperature)
+    (rollout,) = sampler_of(how)(policy, [request], how)
     console = Console()
     console.print(f"problem {problem.prompt}", markup=False)
     tokens = policy.tokenizer.convert_ids_to_tokens(rollout.completion_ids.tolist())
-    for step in range(params.sampling.steps):
+    made = {*rollout.revealed_at.tolist()} - {NEVER}
+    for step in range(how.steps) if how.threshold is None else sorted(made):
         console.print(
             Text(f"{step:4} ").append_text(_state(tokens, rollout.revealed_at.tolist(), step)),
             soft_wrap=True,

@@ -52,6 +52,9 @@ def unplain(values: dict[str, Any]) -> dict[str, Any]:
     return {k: torch.tensor(v) if isinstance(v, list) else v for k, v in values.items()}
 
 
+NEVER = 2**20  # "step" of the tokens after an end of text that no step committed
+
+
 @dataclass(frozen=True)
 class Rollout:
     """A denoising trajectory in two vectors, in main memory.

@@ -19,7 +19,7 @@ from torch import Tensor
 from dopsd.core.errors import TEMPORARY, Code, DopsdError
 from dopsd.core.files import append_lines, read_lines
 from dopsd.core.progress import Progress, log
-from dopsd.core.types import Problem, Rollout, Score
+from dopsd.core.types import NEVER, Problem, Rollout, Score
 from dopsd.models.backends import distinct, measured_on
 from dopsd.rollout.config import EvalProtocol
 from dopsd.rollout.engine import SamplingPlan, generate_until_correct
@@ -175,7 +175,7 @@ class Answering:
         def is_correct(problem: Problem, rollout: Rollout) -> bool:
             if (problem.id, rollout.attempt) not in answers:
                 text = policy.text.decode(rollout.completion_ids, self.protocol.text_after_eos)
-                used = rollout.revealed_at[rollout.revealed_at < self.protocol.steps].unique()
+                used = rollout.revealed_at[rollout.revealed_at < NEVER].unique()
                 answers[problem.id, rollout.attempt] = Answer(
                     problem.id, rollout.attempt, text, task.verify(problem, text), len(used)
                 )

@@ -34,6 +34,7 @@ class SamplingConfig(Section):
     )
     prefill: str = ""  # text with which every answer begins, given to the model after the prompt
     max_prompt_tokens: Count | None = None  # keep only the last tokens of a prompt; null: never cut
+    threshold: Share | None = None  # commit all tokens of this confidence at once, at least one
 
     @model_validator(mode="after")
     def blocks_and_steps_fit(self) -> Self:
@@ -54,7 +55,7 @@ class SamplingConfig(Section):
     @model_validator(mode="after")
     def a_threshold_is_a_probability(self) -> Self:
         """Refuse a threshold together with an order that is no probability."""
-        if self.order not in PROBABILITIES and vars(self).get("threshold") is not None:
+        if self.order not in PROBABILITIES and self.threshold is not None:
             raise ValueError(
                 f"threshold is a probability, which order {self.order} does not rank by; set order"
                 " to probability or leave threshold out"
@@ -74,7 +75,6 @@ class SamplingConfig(Section):
 class ThresholdSampling(SamplingConfig):
     """Training rollouts that commit all tokens of a confidence at once, else the leftmost one."""
 
-    threshold: Share  # confidence of these tokens
     fallback: Literal["leftmost"] = "leftmost"  # committed in steps without such a token
 
 
@@ -88,7 +88,6 @@ class EvalProtocol(SamplingConfig):
     mask_padding: bool = True  # false: rows see the padding of their batch, as published
     autocast: Literal["none", "float16"] = "none"  # float16: as published
     merged: bool = False  # add adapters into the weights: faster, rounded in bfloat16
-    threshold: Share | None = None  # commit all tokens of this confidence at once, at least one
     cache: Literal["none", "prefix", "dual"] = "none"  # keys reused: before a block, or all others
 
     @property
@@ -155,6 +154,11 @@ class Decoding:
 
     @property
     def num_transfer_tokens(self) -> list[int]:
-        """Tokens committed at each step of a block; the remainder goes to the first steps."""
+        """Tokens committed at each step of a block; the remainder goes to the first steps.
+
+        With a threshold: at least, in as many steps as a block can take.
+        """
+        if self.threshold is not None:
+            return [1] * self.block_length
         steps = self.steps // (self.gen_length // self.block_length)
         return [self.block_length // steps + (i < self.block_length % steps) for i in range(steps)]

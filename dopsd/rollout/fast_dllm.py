@@ -29,8 +29,9 @@ def denoise_approximately(
 ) -> list[Rollout]:
     """Denoise every request from masks, in one batch, with a `threshold` or a `cache` or both.
 
-    `revealed_at` counts the steps that were made; with a threshold these can be fewer or more than
-    `decoding.steps`, and `is_fallback` marks the tokens of steps at which none reached it.
+    With a threshold, steps can be fewer or more than `decoding.steps`; those of a block are counted
+    from its first column in `revealed_at`, so that a row does not depend on the others, and
+    `is_fallback` marks the tokens of steps at which none reached it.
 
     Args:
         model: the model.
@@ -45,17 +46,14 @@ def denoise_approximately(
     for block in state.blocks:
         state.enter(active, block)
         view = _View(state, block, active)
-        for k in (
-            decoding.num_transfer_tokens
-            if decoding.threshold is None
-            else [1] * decoding.block_length
-        ):
+        if decoding.threshold is not None:
+            state.step = block.start - state.start
+        for k in decoding.num_transfer_tokens:
             rows, counts = view.rows()
             if not counts:
                 break
             _commit(state, _Masks(rows, counts, block), view, k)
             view.committed += k
-            view.steps += 1
             state.step += 1
         active = state.unfinished(active, block.stop)
         if len(active) == 0:
@@ -98,15 +96,6 @@ class _View:
         self.kv_cache = None if self.cache == "none" else state.model.new_kv_cache()
         self.cache_positions: slice | None = None
         self.committed = 0  # tokens of each row, at least
-        self.steps = 0  # made in this block
-
-    @property
-    def noise_step(self) -> int:
-        """The step that keys the noise: under a threshold, steps of other rows do not count."""
-        if self.state.decoding.threshold is None:
-            return self.state.step
-        first: int = self.block.start - self.state.start
-        return first + self.steps
 
     def rows(self) -> tuple[Tensor, list[int]]:
         """Return the rows with masks in the block, and the number of masks of each.
@@ -156,7 +145,7 @@ def _commit(state: _State, masks: _Masks, view: _View, k: int) -> None:
     is_valid = torch.arange(width) < torch.tensor(masks.counts)[:, None]
     index = upload(is_valid.flatten().nonzero()[:, 0], slots.device)  # [N] of the B * C slots
     columns = slots + masks.block.start
-    keys = fold_in(state.keys[rows], view.noise_step)[:, None]
+    keys = fold_in(state.keys[rows], state.step)[:, None]
     keys = fold_in(keys, state.positions(rows, columns))  # [B, C]
     found, found_confidence = propose(
         model, take(hidden, slots).flatten(0, 1)[index], keys.flatten()[index], decoding

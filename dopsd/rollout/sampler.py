@@ -17,7 +17,7 @@ from torch import Tensor
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.rng import bfloat16_uniform, fold_in, uniform_table
 from dopsd.core.tensors import left_pad, pack, take, upload
-from dopsd.core.types import Rollout
+from dopsd.core.types import NEVER, Rollout
 from dopsd.rollout.config import Decoding, blocks_misfit, shared_block
 from dopsd.rollout.likeliest import KeptCommits, sampleable
 
@@ -263,9 +263,7 @@ class DenoisingState:
         places = torch.arange(width, device=device)
         self.is_prompt = places < self.shared  # [B, W]
         self.completion = places[:length] + self.shared  # [B, G], its columns, from `start`
-        per_block = len(decoding.num_transfer_tokens)
-        self.never = max(decoding.steps, len(self.blocks) * per_block)  # a step after all
-        self.revealed_at = torch.full((len(rows), width), self.never, device=device)  # [B, W]
+        self.revealed_at = torch.full((len(rows), width), NEVER, device=device)  # [B, W]
         self.keys = upload(torch.tensor([request.key for request in requests]), device)  # [B]
         self.commits = KeptCommits(model, decoding.top_k, self.revealed_at.shape)
 

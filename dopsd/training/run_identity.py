@@ -61,9 +61,11 @@ def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
 
         model = resolved(model)
     algorithm = run.algorithm.decisive("train")  # these are part of run.train
+    without = [] if run.sampling.threshold else ["threshold"]  # runs from before it had the key
+    sampling = run.sampling.decisive("batch_size", "min_rows", *without)
     settings = {
         "model": model.decisive("path"),
-        "sampling": run.algorithm.sampling_read(run.sampling.decisive("batch_size", "min_rows")),
+        "sampling": run.algorithm.sampling_read(sampling),
         "train": decisive,
         "task": run.key.task,
         "seed": run.key.seed,

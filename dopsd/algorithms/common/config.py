@@ -102,6 +102,11 @@ class AlgorithmConfig(Section):
         """Return lengths and steps of the method's rollouts: those of the section."""
         return sampling
 
+    @property
+    def learns_from_trace(self) -> bool:
+        """Whether rollouts may commit any number of tokens a step (`sampling.threshold`)."""
+        return False
+
     def sampling_read(self, sampling: dict[str, Any]) -> dict[str, Any]:
         """Return the values of section `sampling` on which updates depend: all of them."""
         return sampling
@@ -163,6 +168,11 @@ class SelectingConfig(AlgorithmConfig, CollectorConfig):
 
     skip_empty: bool = False  # true: no update after a collect without a kept rollout
     denominator: Literal["prompts", "kept"] = "prompts"  # divisor of the loss: all prompts, or kept
+
+    @property
+    def learns_from_trace(self) -> bool:
+        """Whether rollouts may commit any number of tokens a step: yes."""
+        return True
 
 
 BETWEEN = "-"  # between the method and the variant in a name

@@ -36,6 +36,7 @@ class BlockSchedule:
         mask_id: id of the mask.
         eos_id: id that ends a text.
         shared: tokens of a block that a prompt may share with its completion; 1: it shares none.
+        by_threshold: whether a step commits any number of tokens, in as few steps as it takes.
     """
 
     block_length: int
@@ -43,13 +44,15 @@ class BlockSchedule:
     mask_id: int
     eos_id: int
     shared: int = 1
+    by_threshold: bool = False
 
     @classmethod
     def of(cls, policy: Policy, sampling: SamplingConfig) -> BlockSchedule:
         """Return the blocks in which a policy samples."""
         counts = tuple(decoding(sampling).num_transfer_tokens)
         ids = policy.mask_id, policy.eos_id
-        return cls(sampling.block_length, counts, *ids, shared_block(policy))
+        by_threshold = sampling.threshold is not None
+        return cls(sampling.block_length, counts, *ids, shared_block(policy), by_threshold)
 
     def offset(self, rollout: Rollout) -> int:
         """Return the tokens of the prompt that stand in the completion's first blocks."""
@@ -83,7 +86,9 @@ def recorded_steps(
     revealed_at = rollout.revealed_at.tolist()
     if config.record == "until_eos":  # the text is finished once all up to its end is committed
         revealed_at = revealed_at[: first_index(rollout.completion_ids, blocks.eos_id) + 1]
-    steps = range(min(last, max(revealed_at) + 1))
+    steps: Sequence[int] = range(min(last, max(revealed_at) + 1))
+    if blocks.by_threshold:  # the others were not made
+        steps = sorted({*rollout.revealed_at.tolist()} & {*steps})
     return [step for step in steps if view.first_block <= step // per_block < view.last_block]
 
 
@@ -189,6 +194,8 @@ def _states(
     num_transfer_tokens = torch.tensor(blocks.num_transfer_tokens)[step % per_block]
     # |K_s|
     k = torch.minimum(num_transfer_tokens, candidates.sum(1))
+    if blocks.by_threshold:
+        k = torch.minimum((rollout.revealed_at == step[:, None]).sum(1), candidates.sum(1))
     states = {
         "student_ids": student_ids,
         "teacher_ids": teacher_ids,

@@ -44,9 +44,10 @@ class JustGrpoConfig(GroupConfig):
         are not drawn from the softmax by which they are scored.
         """
         values = sampling.model_dump() | {"steps": sampling.gen_length, "gumbel_dtype": "float32"}
+        values["threshold"] = self.threshold
         if self.threshold is None:
             return SamplingConfig(**values | {"block_length": 1})
-        return ThresholdSampling(**values, threshold=self.threshold)
+        return ThresholdSampling(**values)
 
     def reason_against(self, sampling: SamplingConfig) -> str | None:
         """Refuse to score tokens that were never sampled; marked steps were."""

@@ -52,6 +52,11 @@ class TemporalConfig(IteratedGroupConfig):
         """Whether the sampler keeps the targets, so that no forward makes them."""
         return (self.target, self.teacher) == ("commit", "live")
 
+    @property
+    def learns_from_trace(self) -> bool:
+        """Whether rollouts may commit any number of tokens a step: yes."""
+        return True
+
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: the teacher sees the states of a rollout once, if at all."""
         drawn = self.iterations * min(sampling.steps, self.states or sampling.steps)

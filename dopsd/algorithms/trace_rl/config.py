@@ -60,6 +60,11 @@ class TraceRlConfig(GroupConfig):
         """
         return sampling.model_copy(update={"gumbel_dtype": "float32"})
 
+    @property
+    def learns_from_trace(self) -> bool:
+        """Whether rollouts may commit any number of tokens a step: yes."""
+        return True
+
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: the old policy sees all states, also those not drawn."""
         recorded = -(-sampling.steps // self.shrink)

@@ -112,8 +112,9 @@ def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[st
         else DOpsdConfig()
     )  # methods that reveal nothing show the paper's teacher
     request = GenerationRequest(problem.id, 0, prompt, key_from("trajectory", problem.id))
-    rollout = denoise(policy, [request], decoding(run.sampling, config.first_temperature))[0]
-    blocks = BlockSchedule.of(policy, run.sampling)
+    exact = run.sampling.model_copy(update={"threshold": None})
+    rollout = denoise(policy, [request], decoding(exact, config.first_temperature))[0]
+    blocks = BlockSchedule.of(policy, exact)
     steps = range(blocks.count(rollout) * len(blocks.num_transfer_tokens))
     text = policy.text.decode(rollout.completion_ids, run.sampling.text_after_eos)
     return {

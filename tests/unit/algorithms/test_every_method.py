@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from test_literal import moved
+import torch
+from test_literal import collected, moved
 
 from dopsd.algorithms.registry import ALGORITHMS
 
@@ -29,3 +30,23 @@ def test_updates_of_a_collect_and_the_divisor_of_a_loss(project, method: str):
     assert DIVISORS.get(method, by_prompts) is by_prompts
     expected = prompts if by_prompts else weight
     assert loop._denominator(batches) == pytest.approx(expected)
+
+
+LEARN = {
+    "d_opsd": {"keep": "all", "record_last_block": True, "attempts": 1},
+    "ar_opsd": {"record_last_block": True},
+    "infill": {},
+    "rft": {"keep": "all"},
+    "temporal": {"weight": "none", "states": 0},
+    "trace_rl": {"least_mean_reward": -9.0, "most_mean_reward": 9.0},
+}
+
+
+@pytest.mark.parametrize("method", LEARN)
+def test_methods_that_need_the_trace_alone_learn_from_rollouts_by_threshold(project, method: str):
+    loop, batch = collected(method, sampling__threshold=0.5, **LEARN[method])
+    total = loop.algorithm.loss(loop.policy, batch).total
+    assert torch.isfinite(total) and total != 0
+    if method == "d_opsd":  # each token is committed, and so trained, once
+        ks = [b.k.sum() for part in loop.waiting for b in part]
+        assert len(batch) and int(sum(ks)) <= 40 * loop.settings.prompts_per_collect

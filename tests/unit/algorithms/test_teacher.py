@@ -168,6 +168,17 @@ def test_a_causal_teacher_is_shown_nothing_else_and_needs_a_source_that_was_caus
         policy.use_teacher("base", 0.0, attention="causal")
 
 
+def test_states_of_a_rollout_by_threshold_by_hand():
+    """Blocks of 4; the first takes two steps of three and one tokens, the second one step."""
+    revealed = torch.tensor([0, 1, 0, 0, 4, 4, 4, 4])
+    rollout = Rollout("p", 0, torch.arange(2), torch.tensor([1, 2, 3, 4, 5, 6, 7, 1]), revealed)
+    blocks = BlockSchedule(4, (1,) * 4, MASK, EOS, by_threshold=True)
+    config = DOpsdConfig(record_last_block=True, drop_remainder=False, updates_per_trajectory=1)
+    (found,) = states_by_update([rollout], config, blocks, (0, 0))
+    assert found.step.tolist() == [0, 1, 4] and found.block.tolist() == [0, 0, 1]
+    assert found.k.tolist() == [3, 1, 4] and found.committed.sum(1).tolist() == [3, 1, 4]
+
+
 @pytest.mark.parametrize(
     ("count", "chunks", "drop", "expected"),
     [

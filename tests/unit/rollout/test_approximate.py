@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from conftest import write_params
 from fakes import EOS, FakePolicy
 from test_sampling import trained
+from toy_runs import evaluator
 from toys import toy
 
+from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.config.params import Params
 from dopsd.core.types import Rollout
@@ -149,5 +152,21 @@ def test_with_a_threshold_and_noise_a_row_does_not_depend_on_its_batch():
     together = denoise_approximately(policy, requests, how)
     alone = [denoise_approximately(policy, [one], how)[0] for one in requests]
     assert len({int(r.revealed_at.max()) for r in alone}) > 1
-    found, expected = ([r.completion_ids.tolist() for r in rs] for rs in (together, alone))
-    assert found == expected
+    assert states(together) == states(alone)
+
+
+def test_methods_with_fixed_steps_refuse_a_threshold(project, capsys):
+    for method in ("wd1", "just_grpo", "vrpo"):
+        write_params(matrix__methods=[method], sampling__threshold=0.9)
+        assert main(["check"]) == 2
+        line = f"method.{method}: needs a fixed number of tokens a step; set sampling.threshold"
+        assert line in capsys.readouterr().err
+    write_params(matrix__methods=["sft"], sampling__threshold=0.9)  # samples nothing
+    assert main(["check"]) == 0
+
+
+def test_steps_of_an_evaluation_may_be_more_than_those_of_its_protocol(finished):
+    scorer, protocol = evaluator()
+    slow = protocol.model_copy(update={"threshold": 1.0})
+    ((report,),) = scorer.reports("evaluate", [None], slow)
+    assert report["steps"] > protocol.steps == 20
