@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dopsd.api.settings import load_task
 from dopsd.core.errors import Code, DopsdError
-from dopsd.core.types import Problem, Rollout, Score
+from dopsd.core.types import NEVER, Problem, Rollout, Score
 from dopsd.rollout.engine import SamplingPlan, generate_until_correct
 from dopsd.rollout.prompts import PromptSet, decoding
 from dopsd.tasks.common.task import Task
@@ -126,10 +126,11 @@ def trace(policy: LlmPolicy, rollout: Rollout) -> list[TraceStep]:
         raise DopsdError(
             f"trace: expected one rollout, found {type(rollout).__name__}", code=Code.ARGUMENT
         )
-    commits = sorted(set(rollout.revealed_at.tolist()))
+    commits = sorted({*rollout.revealed_at.tolist()} - {NEVER})
     states = []
     for step in [*commits, commits[-1] + 1]:
-        ids = rollout.completion_ids.masked_fill(rollout.revealed_at >= step, policy.mask_id)
+        is_masked = (rollout.revealed_at >= step) & (step <= commits[-1])
+        ids = rollout.completion_ids.masked_fill(is_masked, policy.mask_id)
         states.append(TraceStep(step, ids, rollout.revealed_at == step, _text(policy, ids)))
     return states
 

@@ -59,7 +59,8 @@ NEVER = 2**20  # "step" of the tokens after an end of text that no step committe
 class Rollout:
     """A denoising trajectory in two vectors, in main memory.
 
-    The state before step s is where(revealed_at >= s, MASK, completion_ids).
+    The state before step s is where(revealed_at >= s, MASK, completion_ids). Tokens after the block
+    in which the text ended were not sampled: their step is NEVER.
     """
 
     problem_id: str

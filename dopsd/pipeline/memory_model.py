@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dopsd.algorithms.common.config import AlgorithmConfig, kind_of
 from dopsd.pipeline.shape import Shape, trains_all
 from dopsd.rollout.config import SamplingConfig
-from dopsd.rollout.sampler import HEAD_ENTRIES
+from dopsd.rollout.likeliest import HEAD_ENTRIES
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -35,6 +35,11 @@ class SamplingConfig(Section):
     prefill: str = ""  # text with which every answer begins, given to the model after the prompt
     max_prompt_tokens: Count | None = None  # keep only the last tokens of a prompt; null: never cut
     threshold: Share | None = None  # commit all tokens of this confidence at once, at least one
+
+    def decisive(self, *ignored: str) -> dict[str, Any]:
+        """Return the values by which results are identified; an older one has no threshold."""
+        is_off = self.threshold is None and not isinstance(self, EvalProtocol)
+        return super().decisive(*ignored, *(["threshold"] if is_off else []))
 
     @model_validator(mode="after")
     def blocks_and_steps_fit(self) -> Self:

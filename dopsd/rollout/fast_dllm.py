@@ -17,7 +17,7 @@ from dopsd.core.rng import fold_in
 from dopsd.core.tensors import pack, take, upload
 from dopsd.core.types import Rollout
 from dopsd.rollout.config import Decoding
-from dopsd.rollout.sampler import DenoisingState, GenerationRequest, propose
+from dopsd.rollout.sampler import DenoisingState, GenerationRequest, GrowingStates, propose
 
 if TYPE_CHECKING:
     from dopsd.models.policy import Forward
@@ -42,10 +42,12 @@ def denoise_approximately(
         The rollouts, in the order of the requests.
     """
     state = _State(model, requests, decoding)
+    is_plain = model.block_size is None or decoding.cache != "none"
+    growing = None if is_plain else GrowingStates(model, state.start)
     active = torch.arange(len(requests), device=state.ids.device)
     for block in state.blocks:
         state.enter(active, block)
-        view = _View(state, block, active)
+        view = _View(state, block, active, growing)
         if decoding.threshold is not None:
             state.step = block.start - state.start
         for k in decoding.num_transfer_tokens:
@@ -55,7 +57,9 @@ def denoise_approximately(
             _commit(state, _Masks(rows, counts, block), view, k)
             view.committed += k
             state.step += 1
-        active = state.unfinished(active, block.stop)
+        before, active = active, state.unfinished(active, block.stop)
+        if growing is not None:
+            growing.keep(before, active)
         if len(active) == 0:
             break
     return state.rollouts()
@@ -91,8 +95,11 @@ class _Masks:
 class _View:
     """Hidden states of a block, from the part of the sequence that a step recomputes."""
 
-    def __init__(self, state: _State, block: slice, active: Tensor) -> None:
+    def __init__(
+        self, state: _State, block: slice, active: Tensor, growing: GrowingStates | None
+    ) -> None:
         self.state, self.block, self.active, self.cache = state, block, active, state.decoding.cache
+        self.growing = growing
         self.kv_cache = None if self.cache == "none" else state.model.new_kv_cache()
         self.cache_positions: slice | None = None
         self.committed = 0  # tokens of each row, at least
@@ -108,7 +115,7 @@ class _View:
             return active, [decoding.block_length - self.committed] * len(active)
         masked = self.state.ids[active, self.block] == self.state.model.mask_id
         counts: list[int] = masked.sum(1).tolist()
-        if self.kv_cache is not None:
+        if self.kv_cache is not None or self.growing is not None:
             return active, counts if any(counts) else []
         rows = torch.tensor([i for i, count in enumerate(counts) if count], dtype=torch.long)
         return active[upload(rows, active.device)], [count for count in counts if count]
@@ -116,6 +123,8 @@ class _View:
     def hidden(self, rows: Tensor) -> Tensor:
         """Return the hidden states [B, L, D] of the block's L positions."""
         model, ids, mask = self.state.model, self.state.ids[rows], self.state.attention_of(rows)
+        if self.growing is not None:
+            return self.growing.of(ids, mask, self.block)
         if self.kv_cache is None:
             return model.hidden(ids, mask)[:, self.block]
         if self.cache_positions is not None:
@@ -156,7 +165,9 @@ def _commit(state: _State, masks: _Masks, view: _View, k: int) -> None:
     is_chosen = _chosen(confidence, k, decoding) & valid
     state.commit(rows, columns, tokens, is_chosen)
     if decoding.top_k:
-        state.commits.keep(rows, columns - state.start, take(hidden, slots), is_chosen)
+        row, slot = is_chosen.nonzero(as_tuple=True)
+        places = columns[row, slot][:, None] - state.start
+        state.commits.keep(rows[row], places, hidden[row, slots[row, slot]][:, None], None)
     if decoding.threshold is not None:
         places = rows[:, None], columns - state.start
         state.is_fallback[places] |= is_chosen & (confidence < decoding.threshold)

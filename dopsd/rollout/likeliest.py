@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dopsd.core.types import Rollout
     from dopsd.models.policy import Forward
 
+HEAD_ENTRIES = 2**26  # logits in memory at once; with noise an entry takes 30 bytes
 LEAST = -1e4  # ln of a probability of 0: of tokens that cannot be sampled, or where none is left
 
 
@@ -70,7 +71,9 @@ class KeptCommits:
             hidden: [B, C, D].
             chosen: [B, C], False where nothing is committed; None: all are.
         """
-        found = likeliest(sampleable(self.model, hidden.flatten(0, 1)), self.k)
+        states = hidden.flatten(0, 1).split(max(1, HEAD_ENTRIES // self.model.vocabulary))
+        parts = [likeliest(sampleable(self.model, part), self.k) for part in states]
+        found = [torch.cat(part) for part in zip(*parts, strict=True)]
         if not self.tops:
             self.tops = [part.new_zeros(*self.shape, part.shape[1]) for part in found]
         index = rows[:, None], columns

@@ -19,14 +19,13 @@ from dopsd.core.rng import bfloat16_uniform, fold_in, uniform_table
 from dopsd.core.tensors import left_pad, pack, take, upload
 from dopsd.core.types import NEVER, Rollout
 from dopsd.rollout.config import Decoding, blocks_misfit, shared_block
-from dopsd.rollout.likeliest import KeptCommits, sampleable
+from dopsd.rollout.likeliest import HEAD_ENTRIES, KeptCommits, sampleable
 
 if TYPE_CHECKING:
     from dopsd.models.policy import Forward
 
 # entries of noise made at once: what a CPU's cache holds, what fills a GPU
 CPU_NOISE, GPU_NOISE = 2**18, 2**26
-HEAD_ENTRIES = 2**26  # logits in memory at once; with noise an entry takes 30 bytes
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dopsd.models.checkpoint_files import base_files
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.registry import package_of
-from dopsd.training.run_settings import MEMORY, RunSettings
+from dopsd.training.run_settings import ADAPTING, MEMORY, RunSettings
 from dopsd.training.start import start_folder
 
 RECORD = "run.json"  # which settings, inputs and code trained a folder
@@ -61,11 +61,12 @@ def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
 
         model = resolved(model)
     algorithm = run.algorithm.decisive("train")  # these are part of run.train
-    without = [] if run.sampling.threshold else ["threshold"]  # runs from before it had the key
-    sampling = run.sampling.decisive("batch_size", "min_rows", *without)
+    sampling = run.sampling.decisive("batch_size", "min_rows")
+    if run.key.method == ADAPTING:  # learns given texts: how rollouts are sampled changes nothing
+        sampling = {key: sampling[key] for key in ("gen_length", "prefill", "max_prompt_tokens")}
     settings = {
         "model": model.decisive("path"),
-        "sampling": run.algorithm.sampling_read(sampling),
+        "sampling": sampling,
         "train": decisive,
         "task": run.key.task,
         "seed": run.key.seed,

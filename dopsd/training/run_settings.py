@@ -52,9 +52,8 @@ class RunSettings:
     def reason_against_sampling(self) -> str | None:
         """Why the algorithm cannot learn from rollouts of section `sampling`; None if it can."""
         reason = self.algorithm.reason_against(self.sampling)
-        samples = getattr(self.algorithm.forwards(self.sampling), "rollouts", 1) > 0
-        if self.sampling.threshold is not None and samples and not self.algorithm.learns_from_trace:
-            reason = "needs a fixed number of tokens a step; set sampling.threshold to null"
+        if self.sampling.threshold is not None and self.algorithm.fixes_steps:
+            reason = "samples in steps of its own; set sampling.threshold to null"
         return None if reason is None else f"method.{self.key.method}: {reason}"
 
     @property

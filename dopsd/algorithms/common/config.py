@@ -1,6 +1,6 @@
 """Settings that the sections `method.*` share; the defaults are the published ones."""
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -103,13 +103,9 @@ class AlgorithmConfig(Section):
         return sampling
 
     @property
-    def learns_from_trace(self) -> bool:
-        """Whether rollouts may commit any number of tokens a step (`sampling.threshold`)."""
+    def fixes_steps(self) -> bool:
+        """Whether the method decides itself how many tokens a step of its rollouts commits."""
         return False
-
-    def sampling_read(self, sampling: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of section `sampling` on which updates depend: all of them."""
-        return sampling
 
     def reason_against(self, sampling: SamplingConfig) -> str | None:
         """Return why the method cannot learn from such rollouts; None if it can.
@@ -168,11 +164,6 @@ class SelectingConfig(AlgorithmConfig, CollectorConfig):
 
     skip_empty: bool = False  # true: no update after a collect without a kept rollout
     denominator: Literal["prompts", "kept"] = "prompts"  # divisor of the loss: all prompts, or kept
-
-    @property
-    def learns_from_trace(self) -> bool:
-        """Whether rollouts may commit any number of tokens a step: yes."""
-        return True
 
 
 BETWEEN = "-"  # between the method and the variant in a name

@@ -39,6 +39,11 @@ class D3llmConfig(AlgorithmConfig):
         """Whether the method needs reference solutions: always."""
         return True
 
+    @property
+    def fixes_steps(self) -> bool:
+        """Whether the method decides itself how many tokens a step commits: yes."""
+        return True
+
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a solution costs, without its recording: two masks, which share a block."""
         return Forwards(0, 0, 2)

@@ -88,7 +88,8 @@ class Recorder:
     def _decoding(self, temperature: float) -> Decoding:
         """Return a decoding of one token per step, which gives the order of single tokens."""
         sampling_decoding = decoding(self.context.sampling, temperature)
-        return Decoding(**{**sampling_decoding.__dict__, "steps": sampling_decoding.gen_length})
+        one_each = {"steps": sampling_decoding.gen_length, "threshold": None}
+        return Decoding(**sampling_decoding.__dict__ | one_each)
 
     @torch.no_grad()
     def record(

@@ -58,6 +58,11 @@ class JustGrpoConfig(GroupConfig):
             )
         return None
 
+    @property
+    def fixes_steps(self) -> bool:
+        """Whether the method decides itself how many tokens a step commits: yes."""
+        return True
+
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: a forward for each scored position."""
         length, is_top = sampling.gen_length, self.positions == "entropy_top"

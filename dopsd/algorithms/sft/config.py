@@ -1,6 +1,6 @@
 """Settings of supervised fine-tuning."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from dopsd.algorithms.common.config import (
     MASKED_CROSS_ENTROPY,
@@ -50,10 +50,6 @@ class SftConfig(AlgorithmConfig):
     def depends_on_length(self) -> bool:
         """Whether the log depends on the length: the last update looks at held-out texts."""
         return self.held_out_every is not None
-
-    def sampling_read(self, sampling: dict[str, Any]) -> dict[str, Any]:
-        """Return the values of section `sampling` on which updates depend: of the texts alone."""
-        return {key: sampling[key] for key in ("gen_length", "prefill", "max_prompt_tokens")}
 
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a solution costs: one mask."""

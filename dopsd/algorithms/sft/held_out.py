@@ -11,8 +11,9 @@ from dopsd.algorithms.common.masking import Text, masked
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
 from dopsd.core.rng import key_from
+from dopsd.rollout.engine import sampler_of
 from dopsd.rollout.prompts import decoding
-from dopsd.rollout.sampler import GenerationRequest, denoise
+from dopsd.rollout.sampler import GenerationRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +70,6 @@ class HeldOut:
     def sample(self, policy: Policy) -> str:
         """Return the greedy answer to the first prompt, as one line."""
         ((prompt, _),) = self.shown
-        (rollout,) = denoise(
-            policy, [GenerationRequest("", 0, prompt, 0)], decoding(self.context.sampling)
-        )
+        how = decoding(self.context.sampling)
+        (rollout,) = sampler_of(how)(policy, [GenerationRequest("", 0, prompt, 0)], how)
         return " ".join(policy.text.decode(rollout.completion_ids).split())[:SHOWN]

@@ -25,6 +25,7 @@ from dopsd.core.rng import fold_in, key_from, uniform
 from dopsd.core.tensors import first_index, true_positions
 from dopsd.core.types import Problem
 from dopsd.rollout.collector import RolloutStats
+from dopsd.rollout.config import shared_block
 from dopsd.rollout.likeliest import coarse, sampleable
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ class Temporal:
         updates: list[list[dict[str, Tensor]]] = [[] for _ in range(self.config.iterations)]
         for row, (item, scale) in enumerate(weighed):
             text = {"prompt": texts.prompts[row], "mask": texts.mask[row]}
-            text |= {"counted": texts.completion_mask[row], "scale": torch.tensor(scale)}
+            counted = texts.completion_mask[row] & self._whole(policy, item)
+            text |= {"counted": counted, "scale": torch.tensor(scale)}
             for part, rows in zip(updates, self._rows(policy, item, text, update), strict=True):
                 part += rows
         batches = [
@@ -89,12 +91,22 @@ class Temporal:
         ]
         return Collected([[batch.to(policy.device)] for batch in batches], stats)
 
+    def _whole(self, policy: Policy, item: Rewarded) -> Tensor:
+        """Return the positions [G] of whole blocks.
+
+        Of the last block of a completion that shares its first one with the prompt, a part was cut
+        off: no state has what its tokens were committed from.
+        """
+        length, size = len(item.rollout.completion_ids), shared_block(policy)
+        shared = len(item.rollout.prompt_ids) % size
+        return torch.arange(length) < (length + shared) // size * size - shared
+
     def scale(self, policy: Policy, item: Rewarded) -> float:
-        """Return the weight of a rollout: its reward, less where it is longer than wanted.
+        """Return the weight of a rollout: its reward above 0, less where it is longer than wanted.
 
         Beyond `length_target` the weight falls linearly, to 0 at the full length (own choice).
         """
-        scale = 1.0 if self.config.weight == "none" else item.reward
+        scale = 1.0 if self.config.weight == "none" else max(0.0, item.reward)
         target, ids = self.config.length_target, item.rollout.completion_ids
         if target is None or target >= len(ids):
             return scale

@@ -5,7 +5,6 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from dopsd.algorithms.common.config import (
-    DISTILLATION_BYTES,
     GROUPS,
     Forwards,
     IteratedGroupConfig,
@@ -15,6 +14,8 @@ from dopsd.core.metrics import Metric
 from dopsd.core.settings import LARGEST, Count, Natural, NonNegative, Positive
 from dopsd.models.config import AdapterConfig
 from dopsd.rollout.config import SamplingConfig
+
+LOSS_BYTES = 28  # of an entry of the logits in the loss
 
 
 class TemporalConfig(IteratedGroupConfig):
@@ -52,21 +53,15 @@ class TemporalConfig(IteratedGroupConfig):
         """Whether the sampler keeps the targets, so that no forward makes them."""
         return (self.target, self.teacher) == ("commit", "live")
 
-    @property
-    def learns_from_trace(self) -> bool:
-        """Whether rollouts may commit any number of tokens a step: yes."""
-        return True
-
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: the teacher sees the states of a rollout once, if at all."""
         drawn = self.iterations * min(sampling.steps, self.states or sampling.steps)
-        seen = min(sampling.steps, drawn) if self.target == "snapshot" else sampling.steps
-        parts = 0 if self.keeps_commits else seen, drawn
+        parts = 0 if self.keeps_commits else sampling.steps, drawn
         return Forwards(self.group_size, *(self.group_size * part for part in parts))
 
     def logit_bytes(self, sampling: SamplingConfig) -> int:
-        """Return the bytes of a completion's logits."""
-        return DISTILLATION_BYTES * sampling.gen_length
+        """Return the bytes of a completion's logits, as measured: with copies, and gradients."""
+        return LOSS_BYTES * sampling.gen_length
 
     @property
     def needs_reference(self) -> bool:
@@ -75,11 +70,11 @@ class TemporalConfig(IteratedGroupConfig):
 
     @model_validator(mode="after")
     def switches_agree(self) -> Self:
-        """Refuse a reward of zero everywhere: wrong rollouts alone cannot be weighed by it."""
-        if self.positions == "committed" and self.keeps_commits and self.iterations == 1:
+        """Refuse tokens that are their own target under the very policy that learns."""
+        if self.positions == "committed" and self.teacher == "live" and self.iterations == 1:
             raise ValueError(
-                "positions committed with target commit and one update of the policy that sampled"
-                " teaches nothing; set iterations above 1, another teacher, or positions masked"
+                "positions committed with teacher live and one update of a collect teaches nothing;"
+                " set iterations above 1, another teacher, or positions masked"
             )
         return self
 

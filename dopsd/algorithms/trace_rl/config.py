@@ -60,11 +60,6 @@ class TraceRlConfig(GroupConfig):
         """
         return sampling.model_copy(update={"gumbel_dtype": "float32"})
 
-    @property
-    def learns_from_trace(self) -> bool:
-        """Whether rollouts may commit any number of tokens a step: yes."""
-        return True
-
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: the old policy sees all states, also those not drawn."""
         recorded = -(-sampling.steps // self.shrink)
@@ -76,7 +71,8 @@ class TraceRlConfig(GroupConfig):
     def logit_bytes(self, sampling: SamplingConfig) -> int:
         """Return the bytes of the logits of the tokens that a group of steps committed."""
         committed = self.shrink * -(-sampling.gen_length // sampling.steps)
-        tokens = sampling.gen_length if self.confident is not None else committed
+        is_any = self.confident is not None or sampling.threshold is not None
+        tokens = sampling.gen_length if is_any else committed
         return CROSS_ENTROPY_BYTES * min(tokens, sampling.gen_length)
 
     @property

@@ -94,7 +94,8 @@ def test_what_the_sampler_keeps_is_what_a_forward_of_each_state_finds(base: str,
             torch.zeros(24, policy.vocabulary).scatter(1, tokens, logs[:, :-1].exp())
             for tokens, logs in ((rollout.top_ids, rollout.top_logps), (ids, found))
         )
-        assert (sampled - forward).abs().max() <= 1e-6
+        # a cached block has another shape than a whole forward
+        assert (sampled - forward).abs().max() <= (1e-6 if policy.block_size is None else 1e-5)
         assert torch.equal(other.completion_ids, rollout.completion_ids)
         assert torch.equal(other.top_ids, rollout.top_ids[:, :3])
         assert other.top_logps.shape == (24, 4)
@@ -178,7 +179,7 @@ def test_a_token_at_its_own_commit_teaches_nothing_at_first(project):
     assert abs(found.total.item()) <= 1e-5
     assert found.metrics.means()["agreement"] == 1.0
     with pytest.raises(ValueError, match="teaches nothing; set iterations above 1"):
-        TemporalConfig(positions="committed", iterations=1)
+        TemporalConfig(positions="committed", iterations=1, target="snapshot")
 
 
 def test_one_drawn_state_is_all_of_them_on_average(project):
@@ -200,3 +201,4 @@ def test_rollouts_weigh_what_they_earn_and_less_if_they_are_long(project):
     assert loop.algorithm.scale(loop.policy, item) == pytest.approx(0.5 * (1 - 2 / 4))
     ids[3] = loop.policy.eos_id
     assert loop.algorithm.scale(loop.policy, item) == 0.5
+    assert loop.algorithm.scale(loop.policy, replace(item, reward=-0.9)) == 0.0

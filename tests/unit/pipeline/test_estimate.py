@@ -275,7 +275,7 @@ def test_rollouts_and_updates_of_a_method_are_its_own_forwards():
 @pytest.mark.parametrize("method", [*methods_with(GroupConfig), "d_opsd"])
 def test_forwards_and_logits_of_a_method_are_those_that_it_says(project, monkeypatch, method: str):
     """Texts without an end, and rewards with advantages: nothing is left out."""
-    values = {"after_end": True} if method == "just_grpo" else {}
+    values = {"just_grpo": {"after_end": True}, "temporal": {"weight": "none"}}.get(method, {})
     values |= {"record": "all", "keep": "all"} if method == "d_opsd" else {"group_size": 2}
     write_params(**{f"method__{method}__{key}": value for key, value in values.items()})
     run = load_params().run("sudoku", method, 0)

@@ -17,7 +17,7 @@ from dopsd.config.loading import load_params
 from dopsd.config.params import Params
 from dopsd.core.types import Rollout
 from dopsd.models.kv_cache import KVCache
-from dopsd.rollout.config import Decoding, EvalProtocol
+from dopsd.rollout.config import Decoding, EvalProtocol, SamplingConfig
 from dopsd.rollout.fast_dllm import denoise_approximately
 from dopsd.rollout.sampler import GenerationRequest, denoise
 
@@ -155,14 +155,20 @@ def test_with_a_threshold_and_noise_a_row_does_not_depend_on_its_batch():
     assert states(together) == states(alone)
 
 
-def test_methods_with_fixed_steps_refuse_a_threshold(project, capsys):
-    for method in ("wd1", "just_grpo", "vrpo"):
+def test_methods_that_sample_in_steps_of_their_own_refuse_a_threshold(project, capsys):
+    for method in ("d3llm", "just_grpo"):
         write_params(matrix__methods=[method], sampling__threshold=0.9)
         assert main(["check"]) == 2
-        line = f"method.{method}: needs a fixed number of tokens a step; set sampling.threshold"
+        line = f"method.{method}: samples in steps of its own; set sampling.threshold to null"
         assert line in capsys.readouterr().err
-    write_params(matrix__methods=["sft"], sampling__threshold=0.9)  # samples nothing
+    write_params(matrix__methods=["wd1"], sampling__threshold=0.9)
     assert main(["check"]) == 0
+
+
+def test_runs_and_scores_from_before_the_key_keep_their_names():
+    assert "threshold" not in SamplingConfig().decisive()
+    assert SamplingConfig(threshold=0.0).decisive()["threshold"] == 0.0
+    assert EvalProtocol().decisive()["threshold"] is None
 
 
 def test_steps_of_an_evaluation_may_be_more_than_those_of_its_protocol(finished):

@@ -56,14 +56,16 @@ def requests(count: int) -> list[GenerationRequest]:
 
 @pytest.mark.parametrize("block_length", [4, 2, 1])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("threshold", [None, 0.02])
 def test_the_cache_changes_no_token(
-    policy: LlmPolicy, temperature: float, block_length: int, monkeypatch: pytest.MonkeyPatch
+    policy: LlmPolicy, threshold, temperature, block_length, monkeypatch: pytest.MonkeyPatch
 ):
     steps = 12 if block_length == 1 else 6
-    how = Decoding(12, block_length, steps, temperature, stop_after_eos=True)
-    cached = denoise(policy, requests(64), how)
-    monkeypatch.setattr("dopsd.rollout.sampler.GrowingStates", WithoutCache)
-    whole = denoise(policy, requests(64), how)
+    how = Decoding(12, block_length, steps, temperature, stop_after_eos=True, threshold=threshold)
+    sample = denoise if threshold is None else denoise_approximately
+    cached = sample(policy, requests(64), how)
+    monkeypatch.setattr(f"{sample.__module__}.GrowingStates", WithoutCache)
+    whole = sample(policy, requests(64), how)
     assert [r.to_dict() for r in cached] == [r.to_dict() for r in whole]
     ends = [(r.completion_ids == policy.eos_id).any() for r in cached]
     assert 0 < sum(ends) < 64 or temperature == 0.0
