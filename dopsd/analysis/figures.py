@@ -155,6 +155,43 @@ def draw_accuracy(
     save_figure(figure, path)
 
 
+def draw_speed(tested: dict[str, Any], title: str, path: Path) -> None:
+    """Draw accuracy on test over denoising steps, of base and best checkpoint, with 95% intervals.
+
+    Protocols with a threshold are drawn as points of their own.
+
+    Args:
+        tested: content of test/paired.json, with the points of `evaluate.curve`.
+        title: names the run.
+        path: file to write.
+    """
+    figure, axes = axes_of(1, 1, WIDTH * 0.5)
+    axis: Axes = axes[0][0]
+    name, reports = tested["selected"]["protocol"], tested["protocols"]
+    colours = {"base": NEUTRAL, "best": run_colour(METHODS, tested["method"])}
+    for side, colour in colours.items():
+        for part, style in (("steps", "o-"), ("threshold", "^")):
+            names = [n for n in reports if n.startswith(f"{name}-{part}")]
+            names += [name] if part == "steps" else []
+            points = sorted(
+                (r["steps"], r["accuracy"], *r["interval"])
+                for r in (reports[n][side] for n in names)
+            )
+            if points:
+                steps, accuracies, lows, highs = zip(*points, strict=True)
+                label = f"{'trained' if side == 'best' else 'base'}, by {part}"
+                gaps = [
+                    [y - low for y, low in zip(accuracies, lows, strict=True)],
+                    [high - y for y, high in zip(accuracies, highs, strict=True)],
+                ]
+                axis.errorbar(steps, accuracies, gaps, fmt=style, color=colour, label=label)
+    axis.set(xlabel="denoising steps of an answer, mean", ylabel="accuracy on test", title=title)
+    axis.set_xlim(left=0)
+    percent_axis(axis)
+    axis.legend(frameon=False)
+    save_figure(figure, path)
+
+
 def beginning(curve: list[dict[str, Any]], start: str) -> str:
     """Return where the curve of a run that started from a checkpoint begins.
 

@@ -122,6 +122,7 @@ def _check_protocols(params: Params, models: dict[str, ModelConfig]) -> None:
         raise ValueError(
             f"select.protocol {params.select.protocol!r} is not one of evaluate.protocols ({known})"
         )
+    assert params.test_protocols  # or its ValueError: the curve fits the protocol
     if words := params.evaluate.protocols[params.select.protocol].approximations:
         raise ValueError(
             f"select.protocol {params.select.protocol!r} is approximate ({', '.join(words)}); set"

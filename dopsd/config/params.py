@@ -19,8 +19,9 @@ from dopsd.core.paths import RunKey
 from dopsd.core.settings import Distinct, Name, Natural, Section
 from dopsd.distributed.config import LaunchConfig
 from dopsd.evaluation.config import EvalSettings, EvaluateConfig, SelectConfig, VerifyTeacherConfig
+from dopsd.evaluation.speed import curve_protocols
 from dopsd.models.config import ModelConfig, ModelOverrides
-from dopsd.rollout.config import SamplingConfig
+from dopsd.rollout.config import EvalProtocol, SamplingConfig
 from dopsd.tracking.config import TrackingConfig
 from dopsd.training.config import CheckpointsConfig, TrainConfig
 from dopsd.training.pretraining.adapt import converted_folder, last_checkpoint
@@ -192,6 +193,12 @@ class Params(Section):
             self.launch.shard,
             self.launch.timeout,
         )
+
+    @property
+    def test_protocols(self) -> dict[str, EvalProtocol]:
+        """The protocols of the test: those of `evaluate`, then the points of `evaluate.curve`."""
+        name, protocols = self.select.protocol, self.evaluate.protocols
+        return protocols | curve_protocols(name, protocols[name], self.evaluate.curve)
 
     def model_of(self, task: str) -> ModelConfig:
         """Return section `model` with the task's overrides `data.<task>.model` applied."""

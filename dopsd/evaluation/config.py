@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from dopsd.core.settings import LARGEST, Count, Distinct, Name, Section, Share
 from dopsd.rollout.config import EvalProtocol, SamplingConfig
@@ -13,6 +13,20 @@ from dopsd.rollout.config import EvalProtocol, SamplingConfig
 if TYPE_CHECKING:
     from dopsd.models.config import AdapterConfig, ModelConfig
     from dopsd.tasks.common.config import TaskConfig
+
+
+def divides_or_is_threshold(point: float) -> float:
+    """Return a point of `evaluate.curve`.
+
+    Raises:
+        ValueError: if it is neither a divisor of steps nor a threshold.
+    """
+    if point >= 1 and (point < 2 or point != int(point)):  # noqa: PLR2004  # half of the steps
+        raise ValueError("expected a whole number from 2 on, or a threshold below 1")
+    return point
+
+
+CurvePoint = Annotated[float, Field(gt=0), AfterValidator(divides_or_is_threshold)]
 
 
 class VerifyTeacherConfig(Section):
@@ -42,6 +56,9 @@ class EvaluateConfig(Section):
 
     protocols: dict[Name, EvalProtocol] = Field(min_length=1)  # decoding settings by name
     bootstrap: Annotated[int, Field(ge=100, le=LARGEST)] = 2000  # resamples of an interval
+    # faster copies of the selecting protocol, for the test: [8, 4, 2, 0.9] has an eighth to half of
+    # its steps, and a threshold of 0.9
+    curve: Annotated[list[CurvePoint], Distinct] = Field([])
 
 
 class SelectConfig(Section):

@@ -175,7 +175,7 @@ def _evaluations(params: Params, shape: Shape, facts: Facts) -> tuple[float, flo
         adapted, plain = (s.answer(facts.prompt, protocol) for s in (shape, base))
         return problems * (plain + checkpoints * adapted) * facts.share_used(protocol)
 
-    protocols, task = params.evaluate.protocols, params.matrix.tasks[0]
+    protocols, task = params.test_protocols, params.matrix.tasks[0]
     checkpoints = -(-params.train.updates // params.train.checkpoint_every)
     selecting = flops(
         problems(params, task, "validation"), protocols[params.select.protocol], checkpoints

@@ -235,6 +235,16 @@ TEST = {
 
 MLFLOW = {
     **{
+        f"best/area/{name}": Metric(
+            "share",
+            f"{whose}area under accuracy on test against denoising steps, from 0 to the steps $T$"
+            " of the selecting protocol, divided by $T$: the mean of accuracy over steps, with"
+            " lines between the points of `evaluate.curve` (fixed steps), 0 at 0 steps",
+            "dopsd.evaluation.speed.areas",
+        )
+        for name, whose in (("base", "base: "), ("best", ""), ("difference", "paired difference: "))
+    },
+    **{
         f"eval/{name}": Metric(
             metric.unit, f"`{name}` of a checkpoint; the step is its update, 0 as there", REPORT
         )

@@ -80,7 +80,8 @@ def publish_run(
         The registered version and its accuracy on the selection split.
     """
     chosen = read_json(tracked.key.folder / "best" / "select.json", "dopsd select")
-    protocols = read_json(tracked.key.folder / "test" / "paired.json", "dopsd test")["protocols"]
+    tested = read_json(tracked.key.folder / "test" / "paired.json", "dopsd test")
+    protocols, areas = tested["protocols"], tested.get("area") or {}
     if client.get_run(tracked.run_id).info.status != "FINISHED":
         _log_tags_and_data(client, tracked)
     models = _log_checkpoints(publication, client, tracked, chosen["update"])
@@ -88,6 +89,7 @@ def publish_run(
         client,
         tracked.run_id,
         with_percent(_best_metrics(chosen, protocols))
+        | {f"best/area/{side}": areas[side] for side in areas if side != "interval"}
         | _cost(tracked, chosen["update"])
         | run_cost(tracked.key),
         0,

@@ -58,6 +58,8 @@ def run_page(facts: RunFacts, digest: str) -> str:
         "warnings": words.warnings(facts),
         "how_it_works": how_it_works(facts),
         "rows": _result_rows(facts),
+        "area": facts.tested.get("area"),
+        "points": points,
         "scores": _score_rows(facts),
         "costs": _cost_rows(facts),
         "has_seconds": "seconds" in facts.costs[0],

@@ -85,7 +85,7 @@ def protocol_of(params: Params, request: Request) -> EvalProtocol:
     Raises:
         DopsdError: if the protocol is unknown, or the length does not fit its blocks.
     """
-    protocols = params.evaluate.protocols
+    protocols = params.test_protocols
     name = request.protocol or params.select.protocol
     if name == PUBLISHED:
         protocol = published(request.gen_length or 256)

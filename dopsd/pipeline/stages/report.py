@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dopsd.analysis.figures import draw_accuracy, draw_overlap, draw_training
+from dopsd.analysis.figures import draw_accuracy, draw_overlap, draw_speed, draw_training
 from dopsd.analysis.trajectory_figure import draw_trajectory
 from dopsd.core.extras import require
 from dopsd.core.files import fresh_folder, read_json, write_json
@@ -30,6 +30,8 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     with fresh_folder(out) as tmp:
         draw_accuracy(curve_of(folder), tested, title, start, tmp / "accuracy.png")
         draw_training(log, title, tmp / "training.png")
+        if "area" in tested:
+            draw_speed(tested, title, tmp / "speed.png")
         draw_overlap(log, title, tmp / "overlap.png")
         draw_trajectory(
             read_json(folder / "test" / "trajectory.json", "dopsd test"), tmp / "trajectory.png"
@@ -38,7 +40,8 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         costs = read_json(folder / "train.json", "dopsd train")
         write_json(
             tmp / "summary.json",
-            {"costs": costs, "selected": tested["selected"]["update"], **_figures(comparison)},
+            {"costs": costs, "selected": tested["selected"]["update"], **_figures(comparison)}
+            | ({"area": tested["area"]} if "area" in tested else {}),
         )
 
 

@@ -15,6 +15,7 @@ from dopsd.core.progress import is_main_rank
 from dopsd.core.rng import key_from
 from dopsd.core.statistics import bootstrap
 from dopsd.evaluation.evaluator import Evaluator, drawn_answers
+from dopsd.evaluation.speed import areas
 from dopsd.models.backends import distinct
 from dopsd.models.checkpoint_files import base_digest
 from dopsd.pipeline.dvc.pruning import remove_unwanted
@@ -39,17 +40,23 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     selection = read_json(folder / "best" / "select.json", "dopsd select")
     run_settings = params.run(task_name, method_name, seed)
     evaluator = Evaluator(params.evaluation(task_name, method_name), "test")
-    protocols = params.evaluate.protocols
-    reports = evaluator.reports("test", [None, folder / "best"], *protocols.values())
+    protocols = params.test_protocols
+    own = params.evaluate.protocols
+    order = [name for name in protocols if name not in own] + list(own)  # cheap ones first
+    reports = evaluator.reports(
+        "test", [None, folder / "best"], *(protocols[name] for name in order)
+    )
     if not is_main_rank():
         evaluator.take_part()
         return
     facts = {"task": task_name, "method": method_name, "seed": seed, "selected": selection}
     facts["base_files"] = base_digest(run_settings.model)
-    comparisons = {
-        name: compare(base, best, params.evaluate.bootstrap)
-        for name, (base, best) in zip(protocols, reports, strict=True)
-    }
+    comparisons = {}
+    for name in protocols:
+        base, best = reports[order.index(name)]
+        comparisons[name] = compare(base, best, params.evaluate.bootstrap)
+    if found := areas(comparisons, selection["protocol"], params.evaluate.bootstrap):
+        facts["area"] = found
     write_json(
         folder / "test" / "trajectory.json",
         trajectory(run_settings, evaluator, folder / "best"),

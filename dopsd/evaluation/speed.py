@@ -1,0 +1,93 @@
+"""Accuracy against denoising steps: faster copies of the selecting protocol, and one number."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from dopsd.core.statistics import bootstrap
+from dopsd.rollout.config import EvalProtocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+def curve_protocols(
+    name: str, protocol: EvalProtocol, points: Sequence[float]
+) -> dict[str, EvalProtocol]:
+    """Return the protocols of `evaluate.curve` by name, those with the fewest steps first.
+
+    Args:
+        name: of the protocol.
+        protocol: that selects checkpoints.
+        points: from 2 on a divisor of its steps, below 1 a threshold.
+
+    Raises:
+        ValueError: if steps cannot be divided so, with the key.
+    """
+    found = {}
+    for point in sorted(points, key=lambda p: -p if p > 1 else p):
+        steps = protocol.steps / point
+        label = f"{name}-threshold{point}" if point < 1 else f"{name}-steps{steps:g}"
+        change = {"threshold": point} if point < 1 else {"steps": int(steps)}
+        if point > 1 and steps != int(steps):
+            raise ValueError(f"evaluate.curve: {point:g} does not divide {protocol.steps} steps")
+        try:
+            found[label] = EvalProtocol.model_validate(protocol.model_dump() | change)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise ValueError(f"evaluate.curve: {point:g}: {reason}") from error
+    return found
+
+
+def area(points: Iterable[tuple[float, float]], most: float) -> float:
+    """Return the mean of accuracy over steps from 0 to `most`, in [0, 1].
+
+    Lines join the points, the first with 0 steps and accuracy 0; after the last one accuracy stays.
+
+    Args:
+        points: mean steps of an answer, and accuracy.
+        most: steps of the protocol with the most.
+    """
+    ordered = [(0.0, 0.0), *sorted(points)]
+    total = sum((x1 - x0) * (y0 + y1) / 2 for (x0, y0), (x1, y1) in pairwise(ordered))
+    return (total + (most - ordered[-1][0]) * ordered[-1][1]) / most
+
+
+def areas(tested: Mapping[str, dict[str, Any]], name: str, resamples: int) -> dict[str, Any] | None:
+    """Return the areas of base and best checkpoint, and their paired difference with its interval.
+
+    The steps of both are taken as they are; the interval is that of the problems.
+
+    Args:
+        tested: reports of both by protocol, as test/paired.json has them.
+        name: the protocol that selects; points with fewer fixed steps are named after it.
+        resamples: bootstrap samples.
+
+    Returns:
+        None without such points.
+    """
+    names = [name, *(other for other in tested if other.startswith(f"{name}-steps"))]
+    if len(names) == 1:
+        return None
+    most = float(tested[name]["base"]["protocol"]["steps"])
+
+    def area_of(side: str, scores: Sequence[float]) -> float:
+        steps = [tested[n][side]["steps"] for n in names]
+        return area(zip(steps, scores, strict=True), most)
+
+    sides = {
+        side: area_of(side, [tested[n][side]["accuracy"] for n in names])
+        for side in ("base", "best")
+    }
+    gaps = []
+    for problem in tested[name]["base"]["per_problem"]:
+        mine = {
+            side: area_of(side, [tested[n][side]["per_problem"][problem] for n in names])
+            for side in sides
+        }
+        gaps.append(mine["best"] - mine["base"])
+    difference = sum(gaps) / len(gaps)
+    return sides | {"difference": difference, "interval": bootstrap(gaps, resamples)}

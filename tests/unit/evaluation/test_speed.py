@@ -1,0 +1,78 @@
+"""Accuracy against steps: the protocols of its points, and the area under them, by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import write_params
+
+from dopsd.cli.main import main
+from dopsd.evaluation.speed import area, areas, curve_protocols
+from dopsd.rollout.config import EvalProtocol
+
+GREEDY = EvalProtocol(gen_length=40, block_length=8, steps=20)
+
+
+def test_points_are_faster_copies_of_the_protocol_and_cheap_ones_come_first():
+    found = curve_protocols("greedy", GREEDY, [0.9, 2, 0.8, 4])
+    assert [*found] == [
+        *("greedy-steps5", "greedy-steps10", "greedy-threshold0.8", "greedy-threshold0.9"),
+    ]
+    assert found["greedy-steps5"] == GREEDY.model_copy(update={"steps": 5})
+    assert found["greedy-threshold0.8"] == GREEDY.model_copy(update={"threshold": 0.8})
+
+
+def test_the_area_is_the_mean_of_accuracy_over_steps():
+    assert area([(20, 0.6), (10, 0.5)], 20) == pytest.approx((10 * 0.25 + 10 * 0.55) / 20)
+    assert area([(10, 0.5)], 20) == pytest.approx((10 * 0.25 + 10 * 0.5) / 20)  # it ends early
+
+
+def test_areas_pair_problems_at_the_steps_of_each_side():
+    def report(steps: float, *scores: float) -> dict:
+        rows = {str(i): score for i, score in enumerate(scores)}
+        accuracy = sum(scores) / len(scores)
+        protocol = {"steps": 20}
+        return {"steps": steps, "accuracy": accuracy, "per_problem": rows, "protocol": protocol}
+
+    tested = {
+        "greedy": {"base": report(20, 1, 0), "best": report(20, 1, 1)},
+        "greedy-steps10": {"base": report(10, 0, 0), "best": report(8, 1, 0)},
+        "greedy-threshold0.9": {"base": report(9, 1, 1), "best": report(9, 1, 1)},
+    }
+    found = areas(tested, "greedy", 100)
+    assert found["base"] == pytest.approx((0 + 10 * 0.25) / 20)
+    assert found["best"] == pytest.approx((8 * 0.25 + 12 * 0.75) / 20)
+    assert found["difference"] == pytest.approx(found["best"] - found["base"])
+    low, high = found["interval"]
+    assert low <= found["difference"] <= high
+    assert areas({"greedy": tested["greedy"]}, "greedy", 100) is None
+
+
+def test_the_test_scores_the_points_and_the_report_draws_them(finished, capsys):
+    write_params(evaluate__curve=[2, 0.9])
+    assert main(["test"]) == main(["report"]) == 0
+    tested = json.loads(Path("runs/sudoku/d_opsd/0/test/paired.json").read_text())
+    assert [*tested["protocols"]] == ["greedy", "greedy-steps10", "greedy-threshold0.9"]
+    assert tested["protocols"]["greedy-steps10"]["base"]["steps"] <= 10
+    assert 0 < tested["area"]["base"] < 1
+    assert Path("reports/sudoku/d_opsd/0/speed.png").read_bytes()[:4] == b"\x89PNG"
+    assert main(["summary"]) == 0
+    page = Path("reports/sudoku-d_opsd-0.html").read_text()
+    assert "Area under accuracy against steps" in page and "greedy-threshold0.9" in page
+
+
+@pytest.mark.parametrize(
+    ("curve", "expected"),
+    [
+        ([8], "evaluate.curve: 8 does not divide 20 steps"),
+        ([10], "evaluate.curve: 10: steps 2 must be a multiple of the 5 blocks"),
+        ([1.5], "expected a whole number from 2 on, or a threshold below 1"),
+        ([2, 2], "curve"),
+    ],
+)
+def test_points_that_do_not_fit_are_refused(project, curve: list, expected: str, capsys):
+    write_params(evaluate__curve=curve)
+    assert main(["check"]) == 2
+    assert expected in capsys.readouterr().err
