@@ -200,8 +200,8 @@ def print_cost(full: Params, hardware: str) -> None:
             size = Shape(config, 0).parameters / GIGA
             output_lines.append(
                 f"adapting, once: at least {TRAINED * size:.1f} GB of memory, and of disk"
-                f" {RESUMED * size:.1f} GB for the newest checkpoint and {KEPT * size:.1f} GB for"
-                " each earlier one"
+                f" {RESUMED * size:.1f} GB for each of the two newest checkpoints of a phase and"
+                f" {KEPT * size:.1f} GB for each earlier one"
             )
         if not cost.training:
             output_lines.append(f"without its updates: {method} does not count its forwards")
