@@ -12,6 +12,7 @@ from dopsd.algorithms.common.config import BETWEEN, AlgorithmConfig
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.core.errors import unknown
 from dopsd.core.paths import BASES
+from dopsd.evaluation.speed import curve_protocols
 from dopsd.models.config import ModelConfig
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.custom.verifiers.config import watched
@@ -122,7 +123,8 @@ def _check_protocols(params: Params, models: dict[str, ModelConfig]) -> None:
         raise ValueError(
             f"select.protocol {params.select.protocol!r} is not one of evaluate.protocols ({known})"
         )
-    assert params.test_protocols  # or its ValueError: the curve fits the protocol
+    name = params.select.protocol
+    curve_protocols(name, params.evaluate.protocols[name], params.evaluate.curve)  # refuses misfits
     if words := params.evaluate.protocols[params.select.protocol].approximations:
         raise ValueError(
             f"select.protocol {params.select.protocol!r} is approximate ({', '.join(words)}); set"

@@ -11,7 +11,7 @@ from dopsd.algorithms.common.config import (
     TrainOverrides,
 )
 from dopsd.core.metrics import Metric
-from dopsd.core.settings import LARGEST, Count, Natural, NonNegative, Positive
+from dopsd.core.settings import LARGEST, Count, Natural, Positive
 from dopsd.models.config import AdapterConfig
 from dopsd.rollout.config import SamplingConfig
 
@@ -46,7 +46,6 @@ class TemporalConfig(IteratedGroupConfig):
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         learning_rate=3e-6, lora=AdapterConfig(r=64, alpha=32, dropout=0.05)
     )
-    temperature: NonNegative = 0.9  # of all rollouts
 
     @property
     def keeps_commits(self) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dopsd.rollout.likeliest import likeliest, sampleable
+from dopsd.rollout.likeliest import HEAD_ENTRIES, likeliest, sampleable
 
 if TYPE_CHECKING:
     from dopsd.algorithms.temporal.config import TemporalConfig
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from dopsd.models.policy import Policy
 
 Top = tuple[Tensor, Tensor]  # likeliest tokens [G, k], and ln p of each and of all others [G, k+1]
-PAIRS = 2**26  # logits in memory at once
 
 
 def teachers_of(state: int, steps: Steps, config: TemporalConfig) -> tuple[Tensor, Tensor]:
@@ -83,7 +82,7 @@ def _of_positions(
     config: TemporalConfig,
 ) -> Top:
     """Return the mean distribution of M positions over their states, in main memory."""
-    chunk, tops = max(1, PAIRS // policy.vocabulary), []
+    chunk, tops = max(1, HEAD_ENTRIES // policy.vocabulary), []
     for part in torch.arange(len(places)).split(chunk):
         first, counts = states[0][part], states[1][part] - states[0][part] + 1  # [m]
         of = torch.arange(len(part)).repeat_interleave(counts)  # [n], the position of each pair
