@@ -234,10 +234,16 @@ def _remedy(line: str) -> str:
 
 
 def _unseen_bases(params: Params) -> str:
-    """Return a hint at the bases of other people, of which `dopsd check` reads no weights."""
+    """Return a hint at bases that are still to be made, or of which `dopsd check` reads nothing."""
     paths = {params.model_of(task).path for task in params.matrix.tasks}
     names = sorted(path for path in paths if not path.startswith("base/"))
-    return "".join(f"; `dopsd inspect {name}` looks into the base" for name in names)
+    missing = [name for name in names if params.adapt.tasks and not Path(name).is_dir()]
+    return "".join(
+        f"; `dopsd adapt` makes {name}"
+        if name in missing
+        else f"; `dopsd inspect {name}` looks into the base"
+        for name in names
+    )
 
 
 FREE: dict[str, Callable[[argparse.Namespace], None]] = {

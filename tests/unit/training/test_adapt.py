@@ -58,6 +58,8 @@ def digests(folder: Path = BASE) -> dict[str, str]:
 
 
 def test_a_base_is_made_once_and_again_if_settings_change(source, capsys):
+    assert main(["check"]) == 0
+    assert "no errors; `dopsd adapt` makes models/adapted" in capsys.readouterr().out
     assert main(["adapt"]) == 0
     config, first = read_config(BASE), digests()
     assert (config.model_type, config.output_shift, config.mask_token) == (
