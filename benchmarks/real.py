@@ -15,6 +15,7 @@ import argparse
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +105,13 @@ def fetch(folder: Path) -> Path:
     return folder / FILE
 
 
-def settings(processes: int, is_toy: bool) -> dict[str, Any]:
-    """Return the contents of params.yaml."""
-    raw = profiles.resolve(PROFILE, "paper", "cpu")
+def settings(
+    processes: int, is_toy: bool, hardware: str = "cpu", more: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the contents of params.yaml, with more changes of gpu/real_model.py."""
+    raw = profiles.resolve(PROFILE, "paper", hardware)
     raw["evaluate"]["protocols"] = {"eval": dict(PROTOCOL)}
-    changes = [*CHANGES, f"launch.processes={processes}", *(TOY if is_toy else [])]
+    changes = [*CHANGES, *more, f"launch.processes={processes}", *(TOY if is_toy else [])]
     return with_changes(raw, changes)
 
 

@@ -48,6 +48,7 @@ PARTS: dict[str, Callable[[Kit], Results]] = {
     "smollm2": partial(small_bases.rollouts, small_bases.SMOLLM2),
     "attempts_ahead": small_bases.attempts_ahead,
     "compiled": llada_8b.compiled,
+    "compiled_small": small_bases.compiled,
     "all_reduce": without_model.all_reduce,
 }
 ALWAYS = "machine"  # its product is what others are compared with

@@ -12,6 +12,7 @@ from random_weights import PROMPT, moved, random_policy, settings
 from dopsd.core.types import Problem, Rollout
 from dopsd.models.denoiser import DenoiserConfig
 from dopsd.models.llm_policy import LlmPolicy
+from dopsd.models.loading import compile_blocks
 from dopsd.models.registry import published
 from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.rollout.config import Decoding
@@ -84,3 +85,20 @@ def rollouts(name: str, kit: Kit) -> Results:
     asked = requests(2 if kit.is_toy else 64, PROMPT)
     work = lambda: denoise(policy, asked, last_block(2))  # noqa: E731
     yield f"{label}: kernels of two steps, {len(asked)} rows", kit.timer.kernels(work)
+
+
+def compiled(kit: Kit) -> Results:
+    """Time a step of SmolLM2, which waits for the host, with and without torch.compile."""
+    if kit.is_toy:
+        yield "SmolLM2 with torch.compile", {"left_out": "a minute of compiling for a CPU"}
+        return
+    _, policy = base(SMOLLM2, kit)
+    asked = requests(64, PROMPT)
+    work = lambda: denoise(policy, asked, last_block())  # noqa: E731
+    before = kit.timer.ms(work) / STEPS
+    compile_blocks(policy.core)
+    first = kit.timer.seconds(work)
+    after = kit.timer.ms(work) / STEPS
+    found = {"ms": before, "compiled_ms": after, "ratio": before / after, "first_seconds": first}
+    yield f"SmolLM2: step of {len(asked)} rows, with torch.compile", found
+    kit.free()

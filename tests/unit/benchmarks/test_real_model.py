@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
+import tarfile
 from pathlib import Path
 from types import ModuleType
 
@@ -15,53 +14,27 @@ import pytest
 from autoregressive_toys import autoregressive, write_gguf
 from conftest import ROOT
 
-from dopsd.core.interrupts import handling
+from dopsd.config.loading import checked
 
 GPU = ROOT / "benchmarks/gpu"
 
 
 def module(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(GPU)
+    monkeypatch.syspath_prepend(GPU.parent)
     return __import__(name)
 
 
-def test_a_row_of_gsm8k_is_taught_in_the_layout_that_the_prompt_asks_for(monkeypatch):
-    row = {"question": " How many? ", "answer": "2 * 3 = <<2*3=6>>6\nSo 1,006.\n#### 1,006"}
-    found = module("projects", monkeypatch).trace(**row)
-    assert found["question"].endswith("</answer>\n\nHow many?")
-    assert found["response"] == (
-        "<reasoning>\n2 * 3 = 6\nSo 1,006.\n</reasoning>\n<answer>\n\\boxed{1006}\n</answer>"
-    )
-
-
-def test_stages_that_fail_or_no_longer_fit_leave_a_line(tmp_path: Path, monkeypatch):
-    run = module("stages", monkeypatch).Stages(tmp_path, 100)
-
-    def fails() -> None:
-        raise ValueError("no such kernel")
-
-    assert run.run("good", lambda: 0) == 0
-    assert run.run("bad", fails) is None
-    assert not run.command("usage", ["no-such-command"])
-    assert run.run("late", lambda: 0, least=101) is None
-    lines = [json.loads(line) for line in (tmp_path / "real_model.jsonl").read_text().splitlines()]
-    assert [line["stage"] for line in lines] == ["good", "bad", "usage", "late"]
-    assert lines[1]["error"] == "ValueError: no such kernel" and "error" in lines[2]
-    assert "it needs 101" in lines[3]["skipped"] and list(run.took) == ["good"]
-
-
-def test_the_time_of_a_training_waits_for_its_handler(monkeypatch):
-    stages, caught = module("stages", monkeypatch), []
-    monkeypatch.setattr(stages, "REPEAT", 0.05)
-    early: list[int] = []  # of a handler of others, as coverage has one that ends the process
-    with handling(lambda *_: early.append(1)):
-        before = signal.getsignal(signal.SIGTERM)
-        with stages.stopped_after(0.05):
-            time.sleep(0.2)
-            signal.signal(signal.SIGTERM, lambda *_: caught.append(1))
-            time.sleep(0.2)
-        time.sleep(0.1)
-        assert caught and not early and signal.getsignal(signal.SIGTERM) == before
+def test_all_methods_sample_as_much_and_learn_at_one_rate(monkeypatch):
+    gpu = module("real_model", monkeypatch)
+    params = checked(gpu.real.settings(1, False, "1x80gb", gpu.CHANGES), "params.yaml")
+    asked, rates = {}, set()
+    for method in gpu.METHODS:
+        run = params.run("countdown", method, 0)
+        each = run.algorithm.forwards(run.sampling).rollouts * run.train.prompts_per_collect
+        asked[method] = each / run.algorithm.updates_of_collect
+        rates.add(run.train.learning_rate)
+    assert asked == dict.fromkeys(gpu.METHODS, 32) and rates == {5e-5}
 
 
 def test_the_model_travels_in_two_parts(tmp_path: Path, monkeypatch):
@@ -85,10 +58,19 @@ def test_the_model_travels_in_two_parts(tmp_path: Path, monkeypatch):
 def test_every_stage_of_the_real_model_runs_on_a_toy(tmp_path: Path):
     write_gguf(tmp_path / "toy.gguf", autoregressive("llama", 261))
     out, words = tmp_path / "out", ["--toy", "--gguf", str(tmp_path / "toy.gguf")]
-    words += ["--folder", str(tmp_path / "work"), "--out", str(out), "--seconds", "1000"]
+    words += ["--folder", str(tmp_path / "work"), "--out", str(out)]
+    words += [
+        "--seconds",
+        "1000",
+        "--testing",
+        "1000",
+    ]  # trainings are stopped as soon as they may be
     subprocess.run([sys.executable, GPU / "real_model.py", *words], check=True)
-    last = (out / "real_model.jsonl").read_text().splitlines()[-1]
-    assert json.loads(last)["missing"] == []
-    files = {"adapt.jsonl", "d_opsd.jsonl", "real_model.jsonl", "curve.csv", "test.json"}
-    files |= {"adapter_model.safetensors", "adapter_config.json"}
-    assert {path.name for path in out.iterdir()} == files
+    stages = [json.loads(line) for line in (out / "stages.jsonl").read_text().splitlines()]
+    assert [found["stage"] for found in stages][-3:] == ["updates", "test", "summary"]
+    with tarfile.open(out / "results.tar.gz") as tar:
+        names = tar.getnames()
+    tested = {
+        f"runs/countdown/{run}/test.json" for run in ("d_opsd/0", "d_opsd-jsd/0", "temporal/1")
+    }
+    assert tested <= set(names) and not any(name.endswith(".safetensors") for name in names)
