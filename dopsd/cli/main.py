@@ -181,6 +181,7 @@ def adapt(arguments: argparse.Namespace, params: Params) -> int:
     with unchanged(arguments.params, params):
         keys = stage.begin(params, arguments.task)
         for key in keys:
+            stage.announce(params, key)
             if code := main(["train", *key.words, "--params", str(arguments.params)]):
                 return code
         if keys:

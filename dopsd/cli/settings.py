@@ -195,6 +195,7 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     from dopsd.pipeline.base_fit import block_faults
     from dopsd.pipeline.run.request import mismatched_bases
     from dopsd.pipeline.task_check.rows import check_columns
+    from dopsd.training.run_settings import warmup_notes
 
     path = a.params
     missing = [f"{path}: {line}: no such file{_remedy(line)}" for line in missing_files(params)]
@@ -206,13 +207,16 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     if unseen := [f"{path}: {line}" for line in block_faults(params)]:
         raise DopsdError(unseen, code=Code.CONTRADICTION)
     check_columns(params)
+    runs, notes = list(params.runs), []
     if params.adapt.tasks:
-        from dopsd.models.a2d.convert import converted_config
-        from dopsd.pipeline.stages.adapt import require_own
-        from dopsd.training.pretraining.adapt import form_of
+        from dopsd.pipeline.stages import adapt
 
-        require_own(params)
-        converted_config(Path(params.adapt.source or ""), form_of(params.adapt))
+        notes += adapt.check(params)
+        task, seed = params.adapt.tasks[0], params.adapt.seed
+        runs += [params.run(task, name, seed) for name in params.adapt.phases]
+    notes += [note for run in runs for note in warmup_notes(run, run.train)]
+    for note in dict.fromkeys(notes):
+        print(f"{path}: note: {note}")
     print(f"{path}: no errors{_missing_sections(params)}{_unseen_bases(params)}")
 
 
@@ -227,6 +231,10 @@ def _missing_sections(params: Params) -> str:
 def _remedy(line: str) -> str:
     """Return how to get the missing file of a line, if it is a base's."""
     key, _, file = line.partition(": ")
+    if key == "adapt.source":
+        from dopsd.models.a2d.convert import DOWNLOAD
+
+        return DOWNLOAD
     is_base = key.endswith("model.path") and file.endswith("/config.json")
     if is_base and file.startswith("~"):
         return "; write the whole path, ~ is the shell's"

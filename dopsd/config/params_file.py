@@ -34,7 +34,8 @@ BEFORE = Path("work/params.before.yaml")  # a copy of the file that was replaced
 def single(key: str, value: object) -> Iterator[tuple[str, Any]]:
     """Yield the settings that a change sets, by dotted key: a section keeps what it does not name.
 
-    `{}` changes nothing, but for a section without values of its own, which it empties.
+    `{}` changes nothing, but for a section without values of its own, which it empties, and one
+    that may be null, which it sets to its defaults.
 
     Args:
         key: dotted key of a setting or a section.
@@ -47,7 +48,8 @@ def single(key: str, value: object) -> Iterator[tuple[str, Any]]:
             fields[name].annotation if name in fields else get_args(kind)[1:] and get_args(kind)[1]
         )
     fields = kind.model_fields if _is_section(kind) else {}
-    is_empty = value == {} and fields and all(field.default is None for field in fields.values())
+    has_none = fields and all(field.default is None for field in fields.values())
+    is_empty = value == {} and (has_none or type(None) in get_args(kind))
     if isinstance(value, dict) and not is_empty and any(map(_is_section, (kind, *get_args(kind)))):
         for name, inner in value.items():
             yield from single(f"{key}.{str(name).replace('.', DOT)}", inner)

@@ -13,7 +13,9 @@ from dopsd.algorithms.registry import ALGORITHMS, blocks_fault
 from dopsd.analysis.tables import head, line, print_markdown
 from dopsd.config.profiles.layers import MODELS
 from dopsd.core.errors import Code, DopsdError
+from dopsd.core.files import object_in
 from dopsd.core.progress import log
+from dopsd.models.a2d.convert import FAMILIES, SHOWN, in_reserve, read_source
 from dopsd.models.checkpoint_files import (
     check_folder,
     check_repeated,
@@ -26,6 +28,7 @@ from dopsd.models.loading import build_model, require_base
 from dopsd.models.lora import block_modules
 from dopsd.models.registry import (
     ARCHITECTURES,
+    by_class,
     config_class,
     config_of,
     folder_name,
@@ -142,6 +145,9 @@ def _inspect(folder: Path, block_size: int | None, name: str, about: list[str], 
             " with method.NAME.start_from",
             code=Code.NO_MODEL,
         )
+    if _is_source(folder):
+        _print_source(folder, name, about)
+        return
     require_base(folder)
     config = config_of(ModelConfig(path=str(folder), block_size=block_size))
     found = Finding([*about, *_described(config)], [])
@@ -151,6 +157,29 @@ def _inspect(folder: Path, block_size: int | None, name: str, about: list[str], 
     if found.faults:
         raise DopsdError(found.faults, code=Code.UNSUPPORTED_MODEL)
     print(f"  can be used: {how}")
+
+
+def _is_source(path: Path) -> bool:
+    """Return whether `dopsd adapt` reads it: a file, or a folder of an autoregressive class."""
+    raw = object_in(path / "config.json")
+    classes = by_class().keys() & set(raw.get("architectures") or [])
+    return path.is_file() or (raw.get("model_type") in FAMILIES and not classes)
+
+
+def _print_source(path: Path, name: str, about: list[str]) -> None:
+    """Print what an autoregressive checkpoint is, a folder or a GGUF file."""
+    source = read_source(path)
+    count = sum(shape.numel() for shape in source.shapes.values())
+    free = in_reserve(source.tokenizer)
+    lines = [
+        f"{name}:",
+        *about,
+        f"autoregressive {source.raw['model_type']}, {count:,} parameters: no base as it is",
+        f"special tokens in reserve, for adapt.mask_token: {', '.join(free[:SHOWN]) or 'none'}",
+        "`dopsd adapt` makes a base of it (docs/bases.md): set adapt.source, adapt.tasks and, for"
+        " the result, model.path",
+    ]
+    print("\n  ".join(lines))
 
 
 def _add(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.config import AlgorithmConfig, Forwards, SelectingConfig, kind_of
+from dopsd.algorithms.sft.config import MOST, RATIOS, SftConfig
 from dopsd.pipeline.memory_model import memory
 from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.tasks.common.storage import DATA
@@ -160,7 +161,9 @@ def _updates(
     trained = forwards.trained * shape.trained(length, t.gradient_checkpointing)
     training = forwards.scored * shape.forward(length) + trained
     answer = shape.answer(facts.prompt, sampling) * facts.share_used(sampling)
-    return problems * attempts * answer, problems * training
+    looks = config.looks(t.updates) if isinstance(config, SftConfig) else 0
+    look = len(RATIOS) * MOST * shape.forward(length)
+    return (problems * attempts + looks) * answer, problems * training + looks * look
 
 
 def _evaluations(params: Params, shape: Shape, facts: Facts) -> tuple[float, float]:

@@ -56,7 +56,10 @@ class CpuSpeed(NamedTuple):
 
 def hours(seconds: float) -> str:
     """Return a duration in minutes below an hour, else in hours."""
-    return f"{seconds / 60:.0f} minutes" if seconds < HOUR else f"{seconds / HOUR:.1f} hours"
+    minutes = f"{seconds / 60:.0f}"
+    if seconds >= HOUR:
+        return f"{seconds / HOUR:.1f} hours"
+    return f"{minutes} minute{'s' * (minutes != '1')}"
 
 
 def lines(

@@ -74,6 +74,14 @@ def prune(scratch: Path, update: int) -> None:
             path.unlink()
 
 
+def drop_state(scratch: Path) -> None:
+    """Remove what only resuming needs, but the log, from a run that nothing will continue."""
+    for folder in folders(scratch):
+        for path in folder.iterdir():
+            if path.name.startswith(RESUMED) and path.name != LOG:
+                path.unlink()
+
+
 def folders(scratch: Path) -> list[Path]:
     """Return the checkpoint folders of a run by update, including damaged ones."""
     return sorted(scratch.glob("step-[0-9][0-9][0-9][0-9][0-9][0-9]"))

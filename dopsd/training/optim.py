@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from dopsd.training.config import TrainConfig
-    from dopsd.training.run_settings import RunSettings
 
 STATE = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state of a weight: its count and two moments
 BUCKET = 256 * 2**20  # bytes of gradients in one all-reduce
@@ -76,32 +75,6 @@ def with_warmup(settings: TrainConfig, problems: int, updates_of_collect: int) -
         return settings
     epoch = math.ceil(problems * updates_of_collect / settings.prompts_per_collect)
     return settings.model_copy(update={"warmup_updates": math.ceil(epoch * settings.warmup_ratio)})
-
-
-def warmup_notes(run: RunSettings, settings: TrainConfig) -> list[str]:
-    """Return what a user may not expect of the warm-up, a line each.
-
-    Args:
-        run: the settings of the run.
-        settings: its section `train` after `with_warmup`.
-    """
-    own, lines = run.algorithm.train, []
-    section = "train" if own.warmup_updates is None else f"{run.section}.train"
-    if (
-        settings.warmup_ratio is not None
-        and own.warmup_ratio is None
-        and own.warmup_updates is not None
-    ):
-        lines.append(
-            f"train.warmup_ratio overrides {run.section}.train.warmup_updates"
-            f" {own.warmup_updates}; set warmup_ratio there too, or to null here"
-        )
-    if settings.warmup_updates >= settings.updates:
-        lines.append(
-            f"the warm-up takes {settings.warmup_updates} updates and the run {settings.updates}:"
-            f" train.learning_rate is never reached; lower {section}.warmup_updates or warmup_ratio"
-        )
-    return lines
 
 
 def lr_factor(update: int, settings: TrainConfig) -> float:

@@ -75,3 +75,31 @@ class RunSettings:
                 " split"
             )
         return None
+
+
+def warmup_notes(run: RunSettings, settings: TrainConfig) -> list[str]:
+    """Return what a user may not expect of the warm-up, a line each.
+
+    Args:
+        run: the settings of the run.
+        settings: its section `train` after `with_warmup`.
+    """
+    own, lines = run.algorithm.train, []
+    section = "train" if own.warmup_updates is None else f"{run.section}.train"
+    rate = "train" if own.learning_rate is None else f"{run.section}.train"
+    if (
+        settings.warmup_ratio is not None
+        and own.warmup_ratio is None
+        and own.warmup_updates is not None
+    ):
+        lines.append(
+            f"train.warmup_ratio overrides {run.section}.train.warmup_updates"
+            f" {own.warmup_updates}; set warmup_ratio there too, or to null here"
+        )
+    if settings.warmup_updates >= settings.updates:
+        lines.append(
+            f"the warm-up takes {settings.warmup_updates} updates and the run {settings.updates}:"
+            f" {rate}.learning_rate is never reached; lower {section}.warmup_updates or"
+            " warmup_ratio"
+        )
+    return lines

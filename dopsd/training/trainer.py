@@ -26,9 +26,9 @@ from dopsd.rollout.prompts import PromptSet
 from dopsd.tasks.registry import load_task
 from dopsd.training.collapse import detector_of, look_for_collapse
 from dopsd.training.grad_accumulation import MicroBatches
-from dopsd.training.optim import adamw, optimizer_step, restore_moments, warmup_notes, with_warmup
+from dopsd.training.optim import adamw, optimizer_step, restore_moments, with_warmup
 from dopsd.training.prompt_sampler import PromptSampler
-from dopsd.training.run_settings import MEMORY, RunSettings
+from dopsd.training.run_settings import MEMORY, RunSettings, warmup_notes
 from dopsd.training.start import start_folder
 from dopsd.training.trainer_state import AVERAGE, TrainerState
 

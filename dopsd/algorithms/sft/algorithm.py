@@ -17,7 +17,8 @@ from dopsd.algorithms.common.batch import MaskedTexts
 from dopsd.algorithms.common.losses import masked_diffusion_loss, metric_sums
 from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.common.solutions import Solutions, padded
-from dopsd.algorithms.sft.held_out import MOST, HeldOut
+from dopsd.algorithms.sft.config import MOST
+from dopsd.algorithms.sft.held_out import HeldOut
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log

@@ -14,6 +14,9 @@ from dopsd.models.config import AdapterConfig
 from dopsd.rollout.config import SamplingConfig
 from dopsd.tasks.common.config import Source
 
+RATIOS = {"low": 0.2, "half": 0.5, "high": 0.9}  # masked in a look, by the metric's last word
+MOST = 32  # texts of a look
+
 
 class SftConfig(AlgorithmConfig):
     """Settings of fine-tuning on solutions by masked diffusion (d1, arXiv 2504.12216, section 3.1).
@@ -40,6 +43,11 @@ class SftConfig(AlgorithmConfig):
         prompts_per_collect=16,
         lora=AdapterConfig(r=128, alpha=256, dropout=0.05, targets=["q_proj", "k_proj", "v_proj"]),
     )
+
+    def looks(self, updates: int) -> int:
+        """Return how often a run of so many updates looks at texts that are not learnt."""
+        every = self.held_out_every
+        return 0 if every is None else 1 - -(updates - 1) // every  # the first, and the last
 
     @property
     def wants_solutions(self) -> bool:

@@ -8,6 +8,7 @@ import torch
 
 from dopsd.algorithms.common.losses import masked_diffusion_loss
 from dopsd.algorithms.common.masking import Text, masked
+from dopsd.algorithms.sft.config import RATIOS
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
 from dopsd.core.rng import key_from
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from dopsd.algorithms.common.base import AlgorithmContext
     from dopsd.models.policy import Policy
 
-RATIOS = {"low": 0.2, "half": 0.5, "high": 0.9}  # shares of masks, by the metric's last word
-MOST = 32  # texts
 SHOWN = 300  # characters of a sample
 
 
@@ -59,10 +58,14 @@ class HeldOut:
         mine = self.texts[group.rank :: group.size]
         log(f"sft: update {update}: looking at {len(self.texts)} texts that are not learnt")
         for name, ratio in RATIOS.items():
+            total = 0.0
             for start in range(0, len(mine), size):
                 some = mine[start : start + size]
                 losses = masked_diffusion_loss(policy, masked(policy, some, ratio, ratio))
                 found.add(f"held_out_{name}", losses.sum().item(), len(some))
+                total += losses.sum().item()
+            mean = total / max(1, len(mine))
+            log(f"sft: their loss with {ratio} of the tokens masked: {mean:.2f}")
         if group.rank == 0 and self.shown:
             log(f"sft: an answer: {self.sample(policy)}")
         return found

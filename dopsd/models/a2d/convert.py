@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
     from dopsd.models.denoiser import DenoiserConfig
 
+DOWNLOAD = "; download one, such as with `hf download NAME --local-dir models/NAME`"
 ROOM = "a2d"  # model_type llama becomes a2d-llama
+SHOWN = 5  # special tokens in reserve
 FAMILIES = ("llama", "qwen2", "qwen3")
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 LEFT_OUT = {  # fields of config.json about the autoregressive class and its file
@@ -110,8 +112,19 @@ def converted_config(path: Path, form: Form) -> DenoiserConfig:
     Raises:
         DopsdError: as `convert` does.
     """
-    raw = _config(read_source(path), form)
-    return class_of(raw["model_type"].removeprefix(f"{ROOM}-")).from_dict(raw)
+    return converted_parts(path, form)[0]
+
+
+def converted_parts(path: Path, form: Form) -> tuple[DenoiserConfig, PreTrainedTokenizerBase]:
+    """Return config and tokenizer that `convert` would write, without reading weights.
+
+    Raises:
+        DopsdError: as `convert` does.
+    """
+    source = read_source(path)
+    raw = _config(source, form)
+    kind = class_of(raw["model_type"].removeprefix(f"{ROOM}-"))
+    return kind.from_dict(raw), source.tokenizer
 
 
 def read_source(path: Path) -> Source:
@@ -133,8 +146,7 @@ def read_source(path: Path) -> Source:
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise DopsdError(
             f"adapt.source: {path} (from {Path.cwd()}): no checkpoint folder and no GGUF file"
-            f" ({' '.join(str(error).split())[:100]}); download one, such as with `hf download NAME"
-            f" --local-dir models/NAME`",
+            f" ({' '.join(str(error).split())[:100]}){DOWNLOAD}",
             code=Code.NO_MODEL,
         ) from error
     if kind not in FAMILIES:
@@ -231,15 +243,24 @@ def _config(source: Source, form: Form) -> dict[str, Any]:
 def _refuse_mask(tokenizer: PreTrainedTokenizerBase, mask: str) -> None:
     """Refuse a mask that stands in chats, or that means something else."""
     number, added = tokenizer.get_vocab().get(mask), tokenizer.added_tokens_decoder
-    roles = {tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token, tokenizer.pad_token}
-    chat = [{"role": role, "content": "a"} for role in ("user", "assistant")]
-    is_special = number in added and added[number].special
-    in_chat = number is not None and mask in tokenizer.apply_chat_template(chat, tokenize=False)
-    if mask in roles or in_chat or (number is not None and not is_special):
+    free = in_reserve(tokenizer)
+    if number is not None and mask not in free:
+        use = "in use" if number in added else "an ordinary token, which texts hold"
+        names = ", ".join(free[:SHOWN]) or "it has none"
         raise DopsdError(
-            f"adapt.mask_token: {mask} is in use; name a special token in reserve, or null",
+            f"adapt.mask_token: {mask} is {use}; name a special token in reserve ({names}), or null"
+            " for a new one",
             code=Code.TOKENIZER,
         )
+
+
+def in_reserve(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Return the special tokens that can become the mask: no chat and no role has them."""
+    chat = [{"role": role, "content": "a"} for role in ("user", "assistant")]
+    text = str(tokenizer.apply_chat_template(chat, tokenize=False))
+    roles = {tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token, tokenizer.pad_token}
+    special = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
+    return [token for token in special if token not in roles and token not in text]
 
 
 def _refuse_misfits(source: Source, raw: dict[str, Any]) -> None:

@@ -64,7 +64,8 @@ def clean(params: Params) -> None:
             log(f"clean: {folder}: kept, it is in use")
         else:
             shutil.rmtree(folder)
+    count = len(obsolete) - len(locked)
     log(
-        f"clean: removed {len(obsolete) - len(locked)} folders that no run of params.yaml continues"
+        f"clean: removed {count} folder{'s' * (count != 1)} that no run of params.yaml continues"
         f" from {WORK}/, kept {len(kept_folders)}"
     )

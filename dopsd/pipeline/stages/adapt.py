@@ -11,15 +11,21 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dopsd.algorithms.common.solutions import taught_solution
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import digest, object_in, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import ADAPTED, RunKey
 from dopsd.core.progress import log
+from dopsd.models.a2d.convert import converted_parts
 from dopsd.pipeline.checkpoints.export import write_merged
+from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.registry import load_task
-from dopsd.training.pretraining.adapt import last_checkpoint, require_converted
+from dopsd.training.checkpoint import drop_state
+from dopsd.training.pretraining.adapt import form_of, last_checkpoint, require_converted
+from dopsd.training.resume import is_done
 from dopsd.training.run_identity import code_of, scratch_folder, settings_of
+from dopsd.training.run_settings import PHASES
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -49,7 +55,8 @@ def begin(params: Params, task: str) -> list[RunKey]:
         log(f"adapt: {out} is up to date")
         return []
     if out.exists():
-        log(f"adapt: settings, data, code or files are not those of {out}: making it anew")
+        changed = " and ".join(_changed(out, recipe_of(params, task))) or "its files"
+        log(f"adapt: {out} is of other {changed}: making it anew")
     return [RunKey(task, name, params.adapt.seed) for name in params.adapt.phases]
 
 
@@ -68,8 +75,42 @@ def require_own(params: Params) -> None:
         )
 
 
+def check(params: Params) -> list[str]:
+    """Refuse what `begin` would refuse, without converting; return what a user may not expect.
+
+    Raises:
+        DopsdError: if the source cannot be adapted, or another folder stands where the base is to
+            be written.
+    """
+    require_own(params)
+    _, tokenizer = converted_parts(Path(params.adapt.source or ""), form_of(params.adapt))
+    name, learn = params.adapt.tasks[0], params.adapt.learn
+    if learn.traces or not data_files(name, "train")[0].is_file():
+        return []
+    task = load_task(name, params.data.tasks[name])
+    texts = [taught_solution(task, problem, "sft") for problem in task.load("train")]
+    sizes = [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+    length = learn.length or params.sampling.gen_length
+    cut = sum(size > length for size in sizes)
+    return [
+        f"adapt.learn: {cut} of {len(sizes)} solutions are cut to {length} tokens, with their"
+        f" answers (sampling.gen_length, or adapt.learn.length); the longest has {max(sizes)}"
+    ] * bool(cut)
+
+
+def announce(params: Params, key: RunKey) -> None:
+    """Say which phase begins, or that it has ended before."""
+    phases, run = params.adapt.phases, params.run(*key.parts)
+    state = "trained before" if is_done(run) else f"{run.train.updates} updates of {run.kind}"
+    name = PHASES[key.method]
+    log(f"adapt: phase {phases.index(key.method) + 1} of {len(phases)}, {name}: {state}")
+
+
 def finish(params: Params, task: str) -> None:
-    """Write the trained model to `model.path`, in place of an earlier one."""
+    """Write the trained model to `model.path`, in place of an earlier one.
+
+    Runs that no longer one could continue keep their checkpoints, and not their optimizer's.
+    """
     run = params.run(task, params.adapt.phases[-1], params.adapt.seed)
     out = Path(params.model.path)
     new = out.with_name(f".{out.name}.new")
@@ -84,6 +125,10 @@ def finish(params: Params, task: str) -> None:
     new.rename(out)
     shutil.rmtree(old, ignore_errors=True)
     log(f"adapt: {out} is the base")
+    for name in params.adapt.phases:
+        run = params.run(task, name, params.adapt.seed)
+        if "updates" in settings_of(run)[0]["train"]:  # of this length alone
+            drop_state(scratch_folder(run))
 
 
 def recipe_of(params: Params, task: str) -> dict[str, Any]:
@@ -93,6 +138,16 @@ def recipe_of(params: Params, task: str) -> dict[str, Any]:
     later_ones = [(settings_of(run), code_of(task, run.kind)) for run in later]
     recipe |= {"distill": digest(later_ones)} if later else {}
     return recipe | {"dtype": params.adapt.dtype}
+
+
+def _changed(out: Path, recipe: dict[str, Any]) -> list[str]:
+    """Return what of a recipe differs from the record of a base, in words."""
+    record, names = (
+        object_in(out / ADAPTED),
+        {"run": "settings or data", "distill": "adapt.distill"},
+    )
+    keys = sorted(recipe.keys() | record.keys() - {"files"})
+    return [names.get(key, key) for key in keys if recipe.get(key) != record.get(key)]
 
 
 def is_made(params: Params, task: str) -> bool:

@@ -15,6 +15,7 @@ from dopsd.config import params_file
 from dopsd.config.loading import load_params
 from dopsd.config.params import Params
 from dopsd.core.errors import DopsdError
+from dopsd.training.pretraining.config import Distilling
 
 SHIPPED = (ROOT / "params.yaml").read_text()
 FILE = Path("params.yaml")
@@ -58,6 +59,11 @@ def test_a_list_that_an_older_release_wrote_over_several_lines_can_be_emptied():
     FILE.write_text(f"{before}  run:    {comment}\n  - default\n  - jsd\n{rest}")
     assert set_to("matrix.seeds=[7]").ablate.run == ["default", "jsd"]
     assert set_to("ablate.run=[]").ablate.run == []
+
+
+def test_a_section_that_may_be_null_is_set_to_its_defaults():
+    assert set_to("train.updates=7").adapt.distill is None
+    assert set_to("adapt.distill={}").adapt.distill == Distilling()
 
 
 def test_a_list_in_place_of_nothing_is_on_one_line():

@@ -343,12 +343,13 @@ def test_making_the_base_of_an_autoregressive_model_is_counted():
     shape = Shape(LladaConfig(), 0)
     text = 6 * 456 * shape.block_parameters + 3 * shape.attention(456, 456)
     found = estimate(params("reference", "1x80gb", *changes), LladaConfig(), Facts(1.8, 1319))
-    assert found.adapting * 1e15 == pytest.approx(640 * text)
+    sampled = shape.answer(200, params("reference", "1x80gb").sampling)
+    look = 32 * 3 * text / 3 + sampled  # forwards alone, and an answer; before, and at the last
+    assert found.adapting * 1e15 == pytest.approx(640 * text + 2 * look)
     changes.append(
         "adapt.distill={train: {updates: 5}}"
     )  # an answer, and a state of it, seen twice
     both = estimate(params("reference", "1x80gb", *changes), LladaConfig(), Facts(1.8, 1319))
-    sampled = shape.answer(200, params("reference", "1x80gb").sampling)
     assert (both.adapting - found.adapting) * 1e15 == pytest.approx(
         320 * (sampled + text + shape.forward(456))
     )

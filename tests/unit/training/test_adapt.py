@@ -36,6 +36,9 @@ DISTILL = {
 }
 
 
+FEWER = {"updates": 2, "checkpoint_every": 1, "prompts_per_collect": 4}
+
+
 def write(changes: dict[str, object] | None = None, **train: object) -> None:
     """Write settings that adapt the toy, with changes of keys and of `adapt.learn.train`."""
     few = {"updates": 4, "checkpoint_every": 2, "prompts_per_collect": 4}
@@ -78,7 +81,9 @@ def test_a_base_is_made_once_and_again_if_settings_change(source, capsys):
     assert "adapt: models/adapted is up to date" in capsys.readouterr().err
     write(learning_rate=1e-3)
     assert main(["adapt"]) == 0
-    assert "are not those of models/adapted: making it anew" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "adapt: models/adapted is of other settings or data: making it anew" in said
+    assert "sft: their loss with 0.9 of the tokens masked: " in said
     assert digests()["model.safetensors"] != first["model.safetensors"]
     assert main(["evaluate_base"]) == 0
 
@@ -144,6 +149,24 @@ def test_settings_that_make_no_base_are_refused(source, changes, expected, capfd
     write(changes)
     code = main(["check"]) or main(["adapt"])
     assert code == 2 and re.search(expected, capfd.readouterr().err)
+
+
+def test_check_says_what_one_may_not_expect_of_adapting(source, capsys):
+    write({"adapt__learn": {"length": 5, "train": {"updates": 3, "warmup_updates": 3}}})
+    assert main(["check"]) == 0
+    said = capsys.readouterr().out
+    assert "adapt.learn.train.learning_rate is never reached; lower adapt.learn.train.warm" in said
+    assert re.search(r"note: adapt.learn: (\d+) of \1 solutions are cut to 5 tokens", said)
+    write({"adapt__source": "models/none"})
+    assert main(["check"]) == 2
+    assert "such as with `hf download NAME --local-dir models/NAME`" in capsys.readouterr().err
+
+
+def test_a_source_is_inspected(source, capsys):
+    assert main(["inspect", str(SOURCE)]) == 0
+    said = capsys.readouterr().out
+    assert "autoregressive llama, " in said and "`dopsd adapt` makes a base of it" in said
+    assert "in reserve, for adapt.mask_token: <|mdm_mask|>" in said
 
 
 def test_a_folder_that_adapting_did_not_make_is_kept(source, capsys):
@@ -217,6 +240,14 @@ def test_the_source_goes_on_to_teach_on_answers_of_the_student(source, shift, mo
         shutil.rmtree(folder)
     assert main(["adapt"]) == 0
     assert digests() == whole
+    capsys.readouterr()
+    write({**DISTILL, "adapt__output_shift": shift, "adapt__distill": {"train": FEWER}})
+    assert main(["adapt"]) == 0
+    said = capsys.readouterr().err
+    assert "models/adapted is of other adapt.distill: making it anew" in said
+    assert "phase 1 of 2, learn: trained before" in said
+    assert "phase 2 of 2, distill: 2 updates of d_opsd" in said
+    assert not list(scratch_folder(learnt).glob("step-*/trainer.safetensors"))  # it has ended
     assert main(["clean"]) == 0 and len(list(Path("work").glob("train-*"))) == 2
     shutil.rmtree("work")
     capsys.readouterr()

@@ -15,6 +15,7 @@ from dopsd.core.tensor_files import load_tensors, save_tensors
 from dopsd.distributed.accelerate_group import all_processes
 from dopsd.training import optim
 from dopsd.training.config import TrainConfig
+from dopsd.training.run_settings import warmup_notes
 
 SHAPES = [(5, 3), (7,), (2, 2, 2), (16,), (1,)]
 
@@ -144,7 +145,9 @@ def test_two_steps_of_adamw_by_hand():
     ],
 )
 def test_a_warm_up_that_nobody_can_want_is_named(train, own, said):
-    method = SimpleNamespace(train=SimpleNamespace(warmup_updates=own, warmup_ratio=None))
+    method = SimpleNamespace(
+        train=SimpleNamespace(warmup_updates=own, warmup_ratio=None, learning_rate=None)
+    )
     run = SimpleNamespace(algorithm=method, section="method.x")
-    lines = optim.warmup_notes(run, TrainConfig(**train))
+    lines = warmup_notes(run, TrainConfig(**train))
     assert [line[: len(text)] for line, text in zip(lines, said, strict=True)] == said
