@@ -25,6 +25,7 @@ from dopsd.core.progress import log
 from dopsd.core.tables import read_log
 from dopsd.distributed.launch import end_with_parent
 from dopsd.evaluation.evaluator import Evaluator
+from dopsd.evaluation.speed import areas_by_problem
 from dopsd.training.resume import answer_of
 from dopsd.training.train import train
 
@@ -40,8 +41,8 @@ def test(run: Run) -> None:
     result = run.result
     assert result is not None  # only finished runs are tested
     updates = sorted(set(run.chosen_updates.values()))
-    reports = scored(run, run.params(result["updates"]), "test", updates)
-    base, *trained = [{name: report[name] for name in OF_REPORT} for report in reports]
+    found, name = scored(run, run.params(result["updates"]), "test", updates), run.protocol
+    base, *trained = [{key: reports[name][key] for key in OF_REPORT} for reports in found]
     by_update = dict(zip(updates, trained, strict=True))
     tested = {
         "identity": run.identity,
@@ -49,6 +50,18 @@ def test(run: Run) -> None:
         "base": base,
         "budgets": {budget: by_update[u] for budget, u in run.chosen_updates.items()},
     }
+    if run.plan.curve:
+        areas = [areas_by_problem(reports, name) for reports in found]
+        points = [
+            {n: [report["steps"], report["accuracy"]] for n, report in reports.items()}
+            for reports in found
+        ]
+        at = run.chosen_updates["tokens"]
+        row = 1 + updates.index(at)
+        tested["curve"] = {
+            side: {"per_problem": areas[i], "points": points[i]}
+            for side, i in (("base", 0), ("best", row))
+        }
     write_json(run.key.folder / TESTED, tested)
 
 
@@ -118,13 +131,16 @@ def scored_updates(run: Run, costs: dict[int, Costs]) -> list[int]:
     return sorted({u for u in {*early, *late, *ends} if u})
 
 
-def scored(run: Run, params: Params, split: str, updates: list[int]) -> list[dict[str, Any]]:
-    """Return the reports of the base and of the checkpoints of these updates."""
+def scored(
+    run: Run, params: Params, split: str, updates: list[int]
+) -> list[dict[str, dict[str, Any]]]:
+    """Return the reports by protocol of the base and of the checkpoints of these updates."""
     evaluator = Evaluator(params.evaluation(run.task, run.key.method), split)
     folders = [run.key.folder / "train" / f"step-{update:06d}" for update in updates]
-    protocol = params.evaluate.protocols[params.select.protocol]
-    (reports,) = evaluator.reports(str(run), [None, *folders], protocol)
-    return reports
+    protocols = params.test_protocols if split == "test" else params.evaluate.protocols
+    wanted = [n for n in protocols if n == run.protocol or n.startswith(f"{run.protocol}-")]
+    found = evaluator.reports(str(run), [None, *folders], *(protocols[n] for n in wanted))
+    return [dict(zip(wanted, reports, strict=True)) for reports in zip(*found, strict=True)]
 
 
 def _finish(
@@ -132,7 +148,8 @@ def _finish(
 ) -> None:
     """Score the checkpoints, write the result, and remove the checkpoints that were not scored."""
     updates = scored_updates(run, costs)
-    reports = scored(run, params, params.select.split, updates)
+    found = scored(run, params, params.select.split, updates)
+    reports = [by_protocol[run.protocol] for by_protocol in found]
     curve = [
         {"update": update, "accuracy": report["accuracy"], **costs[update]}
         for update, report in zip([0, *updates], reports, strict=True)

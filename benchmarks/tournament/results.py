@@ -22,7 +22,15 @@ from benchmarks.tournament.runs import (
     tried_rates,
     tuning,
 )
-from benchmarks.tournament.standings import CLAIM_SEEDS, Rows, answer, pairs, reached, standings
+from benchmarks.tournament.standings import (
+    CLAIM_SEEDS,
+    Rows,
+    answer,
+    areas,
+    pairs,
+    reached,
+    standings,
+)
 from dopsd.analysis.tables import head, line
 from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError
@@ -73,6 +81,7 @@ def write(plan: Plan, path: Path, params: Params) -> dict[str, Any]:
         "runs": [_run(run) for run in made],
         "standings": standings(made, resamples),
         "pairs": differences,
+        "areas": areas(made, resamples),
         "answer": answer(plan, named, differences),
         "switches": [_switch(run, made) for run in runs_of(plan, SWITCH) if run.result],
         "warnings": warnings_of(plan, made, looks),
@@ -244,9 +253,41 @@ def markdown(results: dict[str, Any]) -> str:
                 gap(pair["difference"], pair["interval"]) + " *" * pair["is_claim"] if pair else "",
             )
         )
+    lines += _area_tables(results)
     note = (
         "Differences are over the seeds that both entries have. The interval is the wider one of"
         " Student's t over seeds and the bootstrap over seeds and problems. \\*:"
         f" a claim, which needs {CLAIM_SEEDS} seeds and an interval without 0."
     )
     return "\n".join([*lines, "", note, ""])
+
+
+def _area_tables(results: dict[str, Any]) -> list[str]:
+    """Return a table of areas and of accuracy by steps for each task."""
+    lines, shown, own = [], None, results["rules"]["own"]
+
+    def points(row: dict[str, Any], key: str = "points") -> str:
+        found = sorted(row[key].items(), key=lambda item: item[1][0])
+        return ", ".join(f"{percent(accuracy)} ({steps:.1f})" for _, (steps, accuracy) in found)
+
+    for row in results["areas"]:
+        if row["task"] != shown:
+            shown = row["task"]
+            lines += ["", f"{shown}, area under accuracy by steps on test, in %:", ""]
+            columns = ["seeds", "area", "minus the base", f"{own} minus it", "accuracy (steps)"]
+            lines += head("entry", *columns)
+            lines.append(line("base", "", percent(row["base"]), "", "", points(row, "base_points")))
+        over, minus = row["over_base"], row["own_minus"]
+        lines.append(
+            line(
+                results["entries"][row["entry"]]["title"],
+                row["seeds"],
+                percent(row["area"]),
+                gap(over["difference"], over["interval"]) + " *" * over["is_claim"],
+                gap(minus["difference"], minus["interval"]) + " *" * minus["is_claim"]
+                if minus
+                else "",
+                points(row),
+            )
+        )
+    return lines

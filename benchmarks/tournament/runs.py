@@ -82,6 +82,11 @@ class Run:
         return RunKey(self.task, f"{self.method}{BETWEEN}{self.variant}", self.seed)
 
     @property
+    def protocol(self) -> str:
+        """The protocol that chooses checkpoints, and with which they are compared."""
+        return str(self.params(1).select.protocol)
+
+    @property
     def log(self) -> Path:
         """What the run's process printed."""
         return LOGS / f"{self.key.stage}.log"
@@ -116,6 +121,7 @@ class Run:
             "ablate": {"task": self.task, "method": self.method, "variants": variants},
             "matrix": {"tasks": [self.task], "methods": [self.method], "seeds": [self.seed]},
             "pretrain": {**raw.get("pretrain", {}), "tasks": []},
+            "evaluate": {**raw.get("evaluate", {}), "curve": self.plan.curve},
             "tracking": {**raw.get("tracking", {}), "enabled": False},
         }
         return checked(raw | own, f"{self}: {PARAMS}")

@@ -152,6 +152,46 @@ def pairs(runs: Sequence[Run], resamples: int) -> Rows:
     return rows
 
 
+def areas(runs: Sequence[Run], resamples: int) -> Rows:
+    """Return each entry's area under accuracy by steps on test, best first, by task.
+
+    Of the checkpoints within the budget of tokens. `over_base` and `own_minus` are paired, as in
+    the other tables.
+    """
+    found: dict[tuple[str, str], dict[int, Any]] = defaultdict(dict)
+    for run in runs:
+        if (tested := run.tested) and "curve" in tested:
+            found[run.task, run.entry][run.seed] = tested["curve"]
+    rows, own = [], runs[0].plan.own
+    for (task, entry), curves in found.items():
+        first = found.get((task, own), {}) if entry != own else {}
+        shared = sorted(set(first) & set(curves))
+        over = {seed: gaps(curve["best"], curve["base"]) for seed, curve in curves.items()}
+        minus = {seed: gaps(first[seed]["best"], curves[seed]["best"]) for seed in shared}
+        means = {s: fmean(curve["best"]["per_problem"].values()) for s, curve in curves.items()}
+        names = next(iter(curves.values()))["best"]["points"]
+        rows.append(
+            {
+                "task": task,
+                "entry": entry,
+                "seeds": len(curves),
+                "area": fmean(means.values()),
+                "base": fmean(next(iter(curves.values()))["base"]["per_problem"].values()),
+                "points": {
+                    name: [
+                        fmean(c["best"]["points"][name][i] for c in curves.values()) for i in (0, 1)
+                    ]
+                    for name in names
+                },
+                "base_points": next(iter(curves.values()))["base"]["points"],
+                "over_base": difference(over, resamples),
+                "own_minus": difference(minus, resamples) if minus else None,
+            }
+        )
+    order = list(dict.fromkeys(row["task"] for row in rows))
+    return sorted(rows, key=lambda row: (order.index(row["task"]), -row["area"]))
+
+
 def answer(plan: Plan, named: dict[str, list[str]], differences: Rows) -> str:
     """Return the answer to a tournament's question, with the opponents of each task.
 

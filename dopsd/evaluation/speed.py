@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -56,38 +57,43 @@ def area(points: Iterable[tuple[float, float]], most: float) -> float:
     return (total + (most - ordered[-1][0]) * ordered[-1][1]) / most
 
 
+def areas_by_problem(reports: Mapping[str, dict[str, Any]], name: str) -> dict[str, float]:
+    """Return the area of each problem, whose mean is that of the accuracies; empty without points.
+
+    Args:
+        reports: of one model by protocol; the steps of its answers are taken as they are.
+        name: the protocol that selects; points with fewer fixed steps are named after it.
+    """
+    names = [name, *(other for other in reports if other.startswith(f"{name}-steps"))]
+    if len(names) == 1:
+        return {}
+    most = float(reports[name]["protocol"]["steps"])
+    points = [(reports[n]["steps"], n) for n in names]
+    return {
+        problem: area([(s, reports[n]["per_problem"][problem]) for s, n in points], most)
+        for problem in reports[name]["per_problem"]
+    }
+
+
 def areas(tested: Mapping[str, dict[str, Any]], name: str, resamples: int) -> dict[str, Any] | None:
     """Return the areas of base and best checkpoint, and their paired difference with its interval.
 
-    The steps of both are taken as they are; the interval is that of the problems.
+    The interval is that of the problems.
 
     Args:
         tested: reports of both by protocol, as test/paired.json has them.
-        name: the protocol that selects; points with fewer fixed steps are named after it.
+        name: the protocol that selects.
         resamples: bootstrap samples.
 
     Returns:
-        None without such points.
+        None without points of fewer steps.
     """
-    names = [name, *(other for other in tested if other.startswith(f"{name}-steps"))]
-    if len(names) == 1:
-        return None
-    most = float(tested[name]["base"]["protocol"]["steps"])
-
-    def area_of(side: str, scores: Sequence[float]) -> float:
-        steps = [tested[n][side]["steps"] for n in names]
-        return area(zip(steps, scores, strict=True), most)
-
-    sides = {
-        side: area_of(side, [tested[n][side]["accuracy"] for n in names])
+    base, best = (
+        areas_by_problem({n: pair[side] for n, pair in tested.items()}, name)
         for side in ("base", "best")
-    }
-    gaps = []
-    for problem in tested[name]["base"]["per_problem"]:
-        mine = {
-            side: area_of(side, [tested[n][side]["per_problem"][problem] for n in names])
-            for side in sides
-        }
-        gaps.append(mine["best"] - mine["base"])
-    difference = sum(gaps) / len(gaps)
-    return sides | {"difference": difference, "interval": bootstrap(gaps, resamples)}
+    )
+    if not base:
+        return None
+    gaps = [best[problem] - value for problem, value in base.items()]
+    means = {"base": fmean(base.values()), "best": fmean(best.values())}
+    return means | {"difference": fmean(gaps), "interval": bootstrap(gaps, resamples)}

@@ -11,7 +11,7 @@ from dopsd.algorithms.common.config import (
     TrainOverrides,
 )
 from dopsd.core.metrics import Metric
-from dopsd.core.settings import LARGEST, Count, Natural, Positive
+from dopsd.core.settings import LARGEST, Count, Natural, Positive, Share
 from dopsd.models.config import AdapterConfig
 from dopsd.rollout.config import SamplingConfig
 
@@ -38,6 +38,7 @@ class TemporalConfig(IteratedGroupConfig):
     target: Literal["commit", "snapshot", "all_future"] = "commit"  # which later state teaches
     gap: Count = 1  # of target snapshot: steps between the state and the one that teaches it
     teacher: Literal["live", "base", "ema"] = "live"  # the policy that sampled, or others' weights
+    reveal_ratio: Share = 0.0  # share of later blocks' masks that the teacher is shown (own)
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99  # of the ema teacher, per update
     top_k: Count = 20  # tokens of a target that are kept, with the probability of all others
     divergence: Literal["jsd", "forward_kl", "reverse_kl"] = "jsd"  # student to target
@@ -50,7 +51,12 @@ class TemporalConfig(IteratedGroupConfig):
     @property
     def keeps_commits(self) -> bool:
         """Whether the sampler keeps the targets, so that no forward makes them."""
-        return (self.target, self.teacher) == ("commit", "live")
+        return (self.target, self.teacher, self.reveal_ratio) == ("commit", "live", 0)
+
+    @property
+    def reveal_scope(self) -> Literal["future_blocks"]:
+        """Which masks the teacher may be shown: never one of the block that it is asked about."""
+        return "future_blocks"
 
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: the teacher sees the states of a rollout once, if at all."""
@@ -70,7 +76,17 @@ class TemporalConfig(IteratedGroupConfig):
     @model_validator(mode="after")
     def switches_agree(self) -> Self:
         """Refuse tokens that are their own target under the very policy that learns."""
-        if self.positions == "committed" and self.teacher == "live" and self.iterations == 1:
+        if self.reveal_ratio and self.target != "commit":
+            raise ValueError(
+                f"reveal_ratio {self.reveal_ratio:g} with target {self.target}: the teacher could"
+                " be shown what it is asked; set target: commit, or reveal_ratio: 0"
+            )
+        if (
+            self.positions == "committed"
+            and not self.reveal_ratio
+            and self.teacher == "live"
+            and self.iterations == 1
+        ):
             raise ValueError(
                 "positions committed with teacher live and one update of a collect teaches nothing;"
                 " set iterations above 1, another teacher, or positions masked"

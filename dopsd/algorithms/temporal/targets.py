@@ -15,7 +15,6 @@ from dopsd.rollout.likeliest import HEAD_ENTRIES, likeliest, sampleable
 if TYPE_CHECKING:
     from dopsd.algorithms.temporal.config import TemporalConfig
     from dopsd.algorithms.trace_rl.states import Steps
-    from dopsd.core.types import Rollout
     from dopsd.models.policy import Policy
 
 Top = tuple[Tensor, Tensor]  # likeliest tokens [G, k], and ln p of each and of all others [G, k+1]
@@ -42,7 +41,7 @@ def teachers_of(state: int, steps: Steps, config: TemporalConfig) -> tuple[Tenso
 @torch.no_grad()
 def targets(
     policy: Policy,
-    rollout: Rollout,
+    ids: Tensor,
     steps: Steps,
     wanted: list[tuple[int, Tensor]],
     config: TemporalConfig,
@@ -52,15 +51,13 @@ def targets(
 
     Args:
         policy: the model, in the context of the teacher.
-        rollout: the rollout.
-        steps: its states.
+        ids: [S, P+G], the states of a rollout as the teacher sees them.
+        steps: the states.
         wanted: indices of states, each with its trained positions [G].
         config: target, gap and top_k.
         rows: states of a forward.
     """
     length = steps.masked.shape[1]
-    completion = rollout.completion_ids.masked_fill(steps.masked, policy.mask_id)  # [S, G]
-    ids = torch.cat([rollout.prompt_ids.expand(len(completion), -1), completion], 1)
     parts = [policy.hidden(part.to(policy.device), None) for part in ids.split(rows)]
     hidden = torch.cat([part[:, -length:] for part in parts])  # [S, G, D]
     found = []

@@ -13,6 +13,7 @@ from fakes import EOS
 from test_literal import as_base, collected, gradients, logps, moved
 
 from dopsd.algorithms.common.groups import Rewarded
+from dopsd.algorithms.temporal import algorithm as temporal
 from dopsd.algorithms.temporal.algorithm import Temporal
 from dopsd.algorithms.temporal.config import TemporalConfig
 from dopsd.algorithms.temporal.targets import targets, teachers_of
@@ -89,7 +90,9 @@ def test_what_the_sampler_keeps_is_what_a_forward_of_each_state_finds(base: str,
         (rollout,) = sample(policy, [request], decoding)
         steps = group_steps(rollout, everywhere, 1)
         config = TemporalConfig(top_k=policy.vocabulary)
-        ((ids, found),) = targets(policy, rollout, steps, [(0, everywhere)], config, 1)
+        states = rollout.completion_ids.masked_fill(steps.masked, policy.mask_id)
+        texts = torch.cat([rollout.prompt_ids.expand(len(states), -1), states], 1)
+        ((ids, found),) = targets(policy, texts, steps, [(0, everywhere)], config, 1)
         sampled, forward = (
             torch.zeros(24, policy.vocabulary).scatter(1, tokens, logs[:, :-1].exp())
             for tokens, logs in ((rollout.top_ids, rollout.top_logps), (ids, found))
@@ -113,19 +116,25 @@ def kl(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return (q * (q / p).log()).sum(-1)
 
 
-def seen(loop: Trainer, rollout: Rollout, step: int) -> torch.Tensor:
+def seen(
+    loop: Trainer, rollout: Rollout, step: int, shown: torch.Tensor | None = None
+) -> torch.Tensor:
     """Probabilities of the tokens that can be sampled, in the state before a step."""
-    policy = loop.policy
-    ids = rollout.completion_ids.masked_fill(rollout.revealed_at >= step, policy.mask_id)
+    policy, masked = loop.policy, rollout.revealed_at >= step
+    masked = masked if shown is None else masked & ~shown
+    ids = rollout.completion_ids.masked_fill(masked, policy.mask_id)
     allowed = [i for i in range(policy.vocabulary) if i not in policy.suppress_tokens]
     return logps(loop, rollout.prompt_ids, ids)[:, allowed].log_softmax(-1).exp()
 
 
 @torch.no_grad()
-def teachers(loop: Trainer, item: Rewarded) -> dict[int, torch.Tensor]:
-    times = item.rollout.revealed_at.unique().tolist()
+def teachers(
+    loop: Trainer, item: Rewarded, shown: dict[tuple[int, int], torch.Tensor]
+) -> dict[int, torch.Tensor]:
+    rollout = item.rollout
+    times = rollout.revealed_at.unique().tolist()
     with as_base(loop) if loop.algorithm.config.teacher == "base" else nullcontext():
-        return {step: seen(loop, item.rollout, step) for step in times}
+        return {step: seen(loop, rollout, step, shown.get((id(rollout), step))) for step in times}
 
 
 @pytest.mark.parametrize(
@@ -135,12 +144,19 @@ def teachers(loop: Trainer, item: Rewarded) -> dict[int, torch.Tensor]:
         ({"target": "snapshot", "gap": 2, "divergence": "forward_kl", "teacher": "base"}, kl),
         ({"target": "all_future", "divergence": "forward_kl", "teacher": "base"}, kl),
         ({"target": "commit", "teacher": "base"}, jsd),
+        ({"reveal_ratio": 0.5}, jsd),
     ],
 )
 def test_the_loss_by_hand(project, changes: dict, divergence):
     """State by state, each forward alone: the sum over masked tokens, 1/T, 1/N."""
     kept: list[Rewarded] = []
-    scale = Temporal.scale
+    shown: dict[tuple[int, int], torch.Tensor] = {}  # by rollout and step
+    scale, reveal = Temporal.scale, temporal.reveal
+
+    def drawn(rollout, steps, *others):
+        found = reveal(rollout, steps, *others)
+        shown.update({(id(rollout), t): row for t, row in zip(steps, found, strict=True)})
+        return found
 
     def remember(self, policy, item):
         kept.append(item)
@@ -148,13 +164,14 @@ def test_the_loss_by_hand(project, changes: dict, divergence):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Temporal, "scale", remember)
+        patch.setattr(temporal, "reveal", drawn)
         loop, batch = collected("temporal", **ALL | changes)
     config, policy = loop.algorithm.config, loop.policy
     total = torch.zeros(())
-    for item, teacher in zip(kept, [teachers(loop, item) for item in kept], strict=True):
+    for item, teacher in zip(kept, [teachers(loop, item, shown) for item in kept], strict=True):
         rollout = item.rollout
         end = first_index(rollout.completion_ids, policy.eos_id)
-        counted = torch.arange(40) <= end
+        counted, no = torch.arange(40) <= end, torch.tensor(False)
         times = sorted({int(t) for t in rollout.revealed_at[counted]})
         for n, t in enumerate(times):
             student = seen(loop, rollout, t)
@@ -166,6 +183,9 @@ def test_the_loss_by_hand(project, changes: dict, divergence):
                 later = states.get(config.target, range(min(n + 1, own), own + 1))
                 target = torch.stack([teacher[times[i]][place] for i in later]).mean(0)
                 total = total + divergence(student[place], target) / len(times) / 2
+        assert bool(config.reveal_ratio) == any(
+            shown.get((id(rollout), t), no).any() for t in times
+        )
     found = loop.algorithm.loss(policy, batch)
     assert found.total.item() == pytest.approx(total.item(), rel=1e-3) and total > 0.01
     ours, theirs = (gradients(loop, loss) for loss in (found.total, total))
@@ -180,6 +200,8 @@ def test_a_token_at_its_own_commit_teaches_nothing_at_first(project):
     assert found.metrics.means()["agreement"] == 1.0
     with pytest.raises(ValueError, match="teaches nothing; set iterations above 1"):
         TemporalConfig(positions="committed", iterations=1, target="snapshot")
+    with pytest.raises(ValueError, match="could be shown what it is asked; set target: commit"):
+        TemporalConfig(reveal_ratio=0.5, target="all_future")
 
 
 def test_one_drawn_state_is_all_of_them_on_average(project):
