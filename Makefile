@@ -75,7 +75,7 @@ real: install # SmolLM2-135M becomes a diffusion model, and three methods post-t
 gpu: install # test this machine's GPU and measure it, in at most 8 minutes; results in reports/gpu
 	benchmarks/gpu/test_and_measure.sh
 
-gpu-model: install # turn SmolLM2-135M into a diffusion model and post-train it in 15 ways on this machine's GPU, in at most 8 minutes; results in reports/gpu
+gpu-model: install # turn SmolLM2-135M into a diffusion model and post-train it in 15 ways on this machine's GPU, in at most 13 minutes; results in reports/gpu
 	benchmarks/gpu/train_real_model.sh
 
 gpu-pack: # what a GPU machine without a network lacks, into work/pack; ROWS=FOLDER: GSM8K's rows; LEAVE_OUT=1: what no GPU run reads leaves the checkout

@@ -1,6 +1,6 @@
 """Post-train a real small model with five methods and three seeds at once, on one GPU.
 
-    python benchmarks/gpu/real_model.py --gguf FILE [--seconds 450] [--out reports/gpu]
+    python benchmarks/gpu/real_model.py --gguf FILE [--seconds 740] [--out reports/gpu]
     python benchmarks/gpu/real_model.py --gguf FILE --toy      # a tiny model, on a CPU too
 
 The settings are those of `make real` (benchmarks/real.py) with the changes below. SmolLM2-135M
@@ -33,10 +33,10 @@ import torch
 from dopsd.config.layout import render
 
 TASK = "countdown"
-MOST, LEAST = 40, 4  # updates; a multiple of the least, so that halves have a checkpoint
+MOST, LEAST = 20, 4  # updates; a multiple of the least, so that halves have a checkpoint
 METHODS = ["d_opsd", "d_opsd-jsd", "rft", "trace_rl", "temporal"]
 SEEDS = [0, 1, 2]
-TESTING = 130  # seconds for scoring and testing all runs
+TESTING = 300  # seconds for scoring and testing all runs
 CHANGES = [
     "matrix.methods=[d_opsd, rft, trace_rl, temporal]",
     f"matrix.seeds={SEEDS}",
@@ -175,7 +175,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--gguf", type=Path, required=True, help="the model's file")
     parser.add_argument("--hardware", default="1x80gb", help="as of the profile smollm2-135m")
-    parser.add_argument("--seconds", type=float, default=450, help="time for everything")
+    parser.add_argument("--seconds", type=float, default=740, help="time for everything")
     parser.add_argument("--testing", type=float, default=TESTING, help="of which for testing")
     parser.add_argument("--out", type=Path, default=Path("reports/gpu"))
     parser.add_argument("--folder", type=Path, default=Path("work/real-model"))
