@@ -26,6 +26,7 @@ NEXT = """{folder}: ready. Next:
   dopsd repro                           # runs all stages, as `dvc repro` does
   dopsd summary                         # base and trained model side by side"""
 WEIGHTS = "{path}: no weights yet; `dopsd check` names what is missing before `dopsd repro`"
+MADE = "; nobody publishes it: `dopsd adapt` makes one, as docs/bases.md says"
 
 
 def add_checks(commands: Commands) -> None:
@@ -123,7 +124,15 @@ def _init(a: argparse.Namespace) -> None:
     place = f"./{folder}" if str(folder).startswith("-") else str(folder)
     print(NEXT.format(folder=shlex.quote(place)))
     if not (folder / (path := load_params(folder / "params.yaml").model.path)).is_dir():
-        print(WEIGHTS.format(path=path))
+        print(f"{path}: no weights yet{MADE}" if _is_made(path) else WEIGHTS.format(path=path))
+
+
+def _is_made(path: str) -> bool:
+    """Return whether a base is one that nobody publishes."""
+    from dopsd.models.registry import named
+
+    row = named(Path(path))
+    return row is not None and bool(row.made_by)
 
 
 def _write_profile(a: argparse.Namespace) -> None:
@@ -211,8 +220,8 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     if params.adapt.tasks:
         from dopsd.pipeline.stages import adapt
 
-        notes += adapt.check(params)
         task, seed = params.adapt.tasks[0], params.adapt.seed
+        notes += adapt.check(params, task)
         runs += [params.run(task, name, seed) for name in params.adapt.phases]
     notes += [note for run in runs for note in warmup_notes(run, run.train)]
     for note in dict.fromkeys(notes):
@@ -238,6 +247,8 @@ def _remedy(line: str) -> str:
     is_base = key.endswith("model.path") and file.endswith("/config.json")
     if is_base and file.startswith("~"):
         return "; write the whole path, ~ is the shell's"
+    if is_base and _is_made(str(Path(file).parent)):
+        return MADE
     return "; download the base to this folder, as docs/bases.md says" if is_base else ""
 
 

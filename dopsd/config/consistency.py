@@ -266,7 +266,8 @@ def _check_states(params: Params, key: str, config: AlgorithmConfig) -> None:
     s = params.sampling
     if s.gen_length == s.block_length and not config.record_last_block:
         raise ValueError(
-            f"sampling: one block only and {key}.record_last_block false leave no state to train on"
+            f"sampling: one block only and {key}.record_last_block false leave no state to train"
+            f" on; make block_length a part of gen_length, or set {key}.record_last_block: true"
         )
     if config.reveal_scope == "all_masked" and config.reveal_ratio == 1:
         raise ValueError(

@@ -15,7 +15,7 @@ from dopsd.config.profiles.layers import MODELS
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import object_in
 from dopsd.core.progress import log
-from dopsd.models.a2d.convert import FAMILIES, SHOWN, in_reserve, read_source
+from dopsd.models.a2d.convert import FAMILIES, read_source, reserve_in_words
 from dopsd.models.checkpoint_files import (
     check_folder,
     check_repeated,
@@ -148,6 +148,12 @@ def _inspect(folder: Path, block_size: int | None, name: str, about: list[str], 
     if _is_source(folder):
         _print_source(folder, name, about)
         return
+    if not folder.exists():
+        raise DopsdError(
+            f"{name} (from {Path.cwd()}): no such folder or file; name a model's folder, a GGUF"
+            " file, or a name on the hub",
+            code=Code.NO_MODEL,
+        )
     require_base(folder)
     config = config_of(ModelConfig(path=str(folder), block_size=block_size))
     found = Finding([*about, *_described(config)], [])
@@ -170,12 +176,11 @@ def _print_source(path: Path, name: str, about: list[str]) -> None:
     """Print what an autoregressive checkpoint is, a folder or a GGUF file."""
     source = read_source(path)
     count = sum(shape.numel() for shape in source.shapes.values())
-    free = in_reserve(source.tokenizer)
     lines = [
         f"{name}:",
         *about,
         f"autoregressive {source.raw['model_type']}, {count:,} parameters: no base as it is",
-        f"special tokens in reserve, for adapt.mask_token: {', '.join(free[:SHOWN]) or 'none'}",
+        f"special tokens in reserve, for adapt.mask_token: {reserve_in_words(source.tokenizer)}",
         "`dopsd adapt` makes a base of it (docs/bases.md): set adapt.source, adapt.tasks and, for"
         " the result, model.path",
     ]

@@ -201,8 +201,9 @@ def print_cost(full: Params, hardware: str) -> None:
         ]
         if cost.adapting:
             size = Shape(config, 0).parameters / GIGA
+            trained = TRAINED + KEPT * bool(full.adapt.distill)  # the source is its teacher
             output_lines.append(
-                f"adapting, once: at least {TRAINED * size:.1f} GB of memory, and of disk"
+                f"adapting, once: at least {trained * size:.1f} GB of memory, and of disk"
                 f" {RESUMED * size:.1f} GB for each of the two newest checkpoints of a phase and"
                 f" {KEPT * size:.1f} GB for each earlier one"
             )

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dopsd.core.errors import Code, DopsdError
+from dopsd.core.progress import log
 from dopsd.core.tensor_files import fsync_rename
 from dopsd.models.a2d.gguf import GgufFile
 from dopsd.models.checkpoint_files import (
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 DOWNLOAD = "; download one, such as with `hf download NAME --local-dir models/NAME`"
 ROOM = "a2d"  # model_type llama becomes a2d-llama
-SHOWN = 5  # special tokens in reserve
+SHOWN = 20  # special tokens in reserve
 FAMILIES = ("llama", "qwen2", "qwen3")
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 LEFT_OUT = {  # fields of config.json about the autoregressive class and its file
@@ -216,7 +217,7 @@ def _config(source: Source, form: Form) -> dict[str, Any]:
     tokenizer, kind = source.tokenizer, class_of(source.raw["model_type"])
     mask = form.mask_token or kind.mask_token
     rows = source.shapes[EMBEDDING].shape[0]
-    _refuse_mask(tokenizer, mask)
+    _refuse_mask(tokenizer, mask, form.mask_token is not None)
     tokenizer.add_special_tokens({"mask_token": mask})
     mask_id, eos_id = tokenizer.mask_token_id, tokenizer.eos_token_id
     if eos_id is None:
@@ -240,18 +241,26 @@ def _config(source: Source, form: Form) -> dict[str, Any]:
     return raw
 
 
-def _refuse_mask(tokenizer: PreTrainedTokenizerBase, mask: str) -> None:
-    """Refuse a mask that stands in chats, or that means something else."""
+def _refuse_mask(tokenizer: PreTrainedTokenizerBase, mask: str, is_named: bool) -> None:
+    """Refuse a mask that stands in chats, or means something else; say if a named one is new."""
     number, added = tokenizer.get_vocab().get(mask), tokenizer.added_tokens_decoder
-    free = in_reserve(tokenizer)
-    if number is not None and mask not in free:
+    names = reserve_in_words(tokenizer)
+    if number is not None and mask not in in_reserve(tokenizer):
         use = "in use" if number in added else "an ordinary token, which texts hold"
-        names = ", ".join(free[:SHOWN]) or "it has none"
         raise DopsdError(
             f"adapt.mask_token: {mask} is {use}; name a special token in reserve ({names}), or null"
             " for a new one",
             code=Code.TOKENIZER,
         )
+    if number is None and is_named:
+        log(f"adapt.mask_token: {mask} becomes a new token; the tokenizer has in reserve: {names}")
+
+
+def reserve_in_words(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the special tokens in reserve as text."""
+    free = in_reserve(tokenizer)
+    more = f" and {len(free) - SHOWN} more" if len(free) > SHOWN else ""
+    return ", ".join(free[:SHOWN]) + more or "none"
 
 
 def in_reserve(tokenizer: PreTrainedTokenizerBase) -> list[str]:

@@ -8,7 +8,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.core.files import ASIDE, WORK
+from dopsd.core.files import ASIDE, WORK, object_in
+from dopsd.core.paths import ADAPTED
 from dopsd.core.progress import log
 from dopsd.training.pretraining.adapt import converted_folder
 from dopsd.training.run_identity import scratch_folder
@@ -53,6 +54,8 @@ def clean(params: Params) -> None:
         for run in runs
         for folder in WORK.glob(f"{scratch_folder(run).name.rpartition('-')[0]}-*")
     }
+    made = object_in(Path(params.model.path) / ADAPTED).get("run")  # a next phase would continue it
+    kept_folders |= {WORK / made} if made else set()
     obsolete = [
         folder
         for folder in sorted([*chain.from_iterable(map(WORK.glob, MADE)), *ASIDE.glob("*")])

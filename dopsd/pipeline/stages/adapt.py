@@ -55,7 +55,7 @@ def begin(params: Params, task: str) -> list[RunKey]:
         log(f"adapt: {out} is up to date")
         return []
     if out.exists():
-        changed = " and ".join(_changed(out, recipe_of(params, task))) or "its files"
+        changed = _other_settings(params, task) or "its files"
         log(f"adapt: {out} is of other {changed}: making it anew")
     return [RunKey(task, name, params.adapt.seed) for name in params.adapt.phases]
 
@@ -75,7 +75,7 @@ def require_own(params: Params) -> None:
         )
 
 
-def check(params: Params) -> list[str]:
+def check(params: Params, task: str) -> list[str]:
     """Refuse what `begin` would refuse, without converting; return what a user may not expect.
 
     Raises:
@@ -84,18 +84,21 @@ def check(params: Params) -> list[str]:
     """
     require_own(params)
     _, tokenizer = converted_parts(Path(params.adapt.source or ""), form_of(params.adapt))
-    name, learn = params.adapt.tasks[0], params.adapt.learn
-    if learn.traces or not data_files(name, "train")[0].is_file():
-        return []
-    task = load_task(name, params.data.tasks[name])
-    texts = [taught_solution(task, problem, "sft") for problem in task.load("train")]
+    notes, learn, out = list[str](), params.adapt.learn, Path(params.model.path)
+    if out.exists() and (other := _other_settings(params, task)):
+        notes.append(f"{out} is of other {other}: `dopsd adapt` makes it anew")
+    if learn.traces or not data_files(task, "train")[0].is_file():
+        return notes
+    made = load_task(task, params.data.tasks[task])
+    texts = [taught_solution(made, problem, "sft") for problem in made.load("train")]
     sizes = [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
     length = learn.length or params.sampling.gen_length
-    cut = sum(size > length for size in sizes)
-    return [
-        f"adapt.learn: {cut} of {len(sizes)} solutions are cut to {length} tokens, with their"
-        f" answers (sampling.gen_length, or adapt.learn.length); the longest has {max(sizes)}"
-    ] * bool(cut)
+    if cut := sum(size > length for size in sizes):
+        notes.append(
+            f"adapt.learn: {cut} of {len(sizes)} solutions are cut to {length} tokens, with their"
+            f" answers (sampling.gen_length, or adapt.learn.length); the longest has {max(sizes)}"
+        )
+    return notes
 
 
 def announce(params: Params, key: RunKey) -> None:
@@ -140,14 +143,15 @@ def recipe_of(params: Params, task: str) -> dict[str, Any]:
     return recipe | {"dtype": params.adapt.dtype}
 
 
-def _changed(out: Path, recipe: dict[str, Any]) -> list[str]:
-    """Return what of a recipe differs from the record of a base, in words."""
+def _other_settings(params: Params, task: str) -> str:
+    """Return in words what of a base's record is not that of the settings; empty if nothing is."""
+    out, recipe = Path(params.model.path), recipe_of(params, task)
     record, names = (
         object_in(out / ADAPTED),
         {"run": "settings or data", "distill": "adapt.distill"},
     )
     keys = sorted(recipe.keys() | record.keys() - {"files"})
-    return [names.get(key, key) for key in keys if recipe.get(key) != record.get(key)]
+    return " and ".join(names.get(k, k) for k in keys if recipe.get(k) != record.get(k))
 
 
 def is_made(params: Params, task: str) -> bool:

@@ -80,6 +80,9 @@ def test_a_base_is_made_once_and_again_if_settings_change(source, capsys):
     assert main(["adapt"]) == 0
     assert "adapt: models/adapted is up to date" in capsys.readouterr().err
     write(learning_rate=1e-3)
+    assert main(["check"]) == 0
+    said = capsys.readouterr().out
+    assert "models/adapted is of other settings or data: `dopsd adapt` makes it anew" in said
     assert main(["adapt"]) == 0
     said = capsys.readouterr().err
     assert "adapt: models/adapted is of other settings or data: making it anew" in said
@@ -157,6 +160,10 @@ def test_check_says_what_one_may_not_expect_of_adapting(source, capsys):
     said = capsys.readouterr().out
     assert "adapt.learn.train.learning_rate is never reached; lower adapt.learn.train.warm" in said
     assert re.search(r"note: adapt.learn: (\d+) of \1 solutions are cut to 5 tokens", said)
+    write({"adapt__mask_token": "<mask>"})
+    assert main(["check"]) == 0
+    said = capsys.readouterr().err
+    assert "<mask> becomes a new token; the tokenizer has in reserve: <|mdm_mask|>" in said
     write({"adapt__source": "models/none"})
     assert main(["check"]) == 2
     assert "such as with `hf download NAME --local-dir models/NAME`" in capsys.readouterr().err
@@ -167,6 +174,8 @@ def test_a_source_is_inspected(source, capsys):
     said = capsys.readouterr().out
     assert "autoregressive llama, " in said and "`dopsd adapt` makes a base of it" in said
     assert "in reserve, for adapt.mask_token: <|mdm_mask|>" in said
+    assert main(["inspect", "../models/none"]) == 2
+    assert "no such folder or file; name a model's folder" in capsys.readouterr().err
 
 
 def test_a_folder_that_adapting_did_not_make_is_kept(source, capsys):
@@ -249,6 +258,9 @@ def test_the_source_goes_on_to_teach_on_answers_of_the_student(source, shift, mo
     assert "phase 2 of 2, distill: 2 updates of d_opsd" in said
     assert not list(scratch_folder(learnt).glob("step-*/trainer.safetensors"))  # it has ended
     assert main(["clean"]) == 0 and len(list(Path("work").glob("train-*"))) == 2
+    write({"adapt__output_shift": shift}, learning_rate=1e-4)
+    assert main(["clean"]) == 0 and scratch_folder(learnt).is_dir()  # of the base that is there
+    write({"adapt__output_shift": shift, "adapt__distill": {"train": FEWER}})
     shutil.rmtree("work")
     capsys.readouterr()
     assert main(["adapt"]) == 0
