@@ -1,6 +1,6 @@
 """Section `train`: the training loop, the same for every algorithm."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -19,6 +19,7 @@ class TrainConfig(Section):
 
     updates: Count = 500  # optimizer steps
     prompts_per_collect: Count = 4  # problems of a collect, over all processes
+    reuse: Count = 1  # how often the updates of a collect are made, in their order
     learning_rate: Positive = 5e-6  # after warm-up
     schedule: Literal["constant", "cosine", "linear"] = "constant"  # others: down to 0 at the end
     warmup_updates: Natural = 1  # updates of linear warm-up from 0
@@ -38,6 +39,10 @@ class TrainConfig(Section):
     lora: AdapterConfig = AdapterConfig()  # the adapter in training; not read with weights all
     start_from: str | None = None  # checkpoint folder or run (sft, sudoku/sft/0) to start from
     reference: Reference = "base"  # reference and fixed teacher: the base, or start_from
+
+    def decisive(self, *ignored: str) -> dict[str, Any]:
+        """Return the values by which results are identified; an older one has no reuse."""
+        return super().decisive(*ignored, *(["reuse"] if self.reuse == 1 else []))
 
     @property
     def adapter(self) -> AdapterConfig | None:

@@ -56,7 +56,7 @@ class Trainer:
         torch.manual_seed(key_from("dropout", seed, accelerator.process_index) & 0x7FFFFFFF)
         self.task = load_task(run.key.task, run.data)
         self.problems = self.task.load("train")
-        each = run.algorithm.updates_of_collect
+        each = run.algorithm.updates_of_collect * train.reuse
         self.settings = train = with_warmup(train, len(self.problems), each)
         for line in warmup_notes(run, train):
             log(f"train: warning: {line}")
@@ -206,9 +206,8 @@ class Trainer:
         updates, stats = [list(batches) for batches in collected.updates], collected.stats
         counts = [len(updates), sum(map(len, updates)), *stats.counters.values()]
         rank_counts = self.policy.process_group.all_gather_object([counts], is_done=True)
-        self.waiting = updates + [
-            [] for _ in range(max(row[0] for row in rank_counts) - len(updates))
-        ]
+        padding = max(row[0] for row in rank_counts) - len(updates)
+        self.waiting = (updates + [[] for _ in range(padding)]) * self.settings.reuse
         _, batches, *sums = (sum(column) for column in zip(*rank_counts, strict=True))
         for name, total in zip(stats.counters, sums, strict=True):
             self.counters[name] += total

@@ -42,6 +42,7 @@ class TrainOverrides(Section):
     updates: Count | None = None  # optimizer updates of the run
     checkpoint_every: Count | None = None  # updates between checkpoints
     prompts_per_collect: Count | None = None  # problems of a collect, over all processes
+    reuse: Count | None = None  # how often the updates of a collect are made
     learning_rate: Positive | None = None  # peak learning rate of AdamW
     schedule: Literal["constant", "cosine", "linear"] | None = None  # others: down to 0 at the end
     warmup_updates: Natural | None = None  # updates of linear warm-up

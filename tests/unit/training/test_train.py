@@ -25,6 +25,7 @@ from dopsd.core.tensor_files import load_tensors, save_tensors
 from dopsd.distributed.accelerate_group import all_processes
 from dopsd.models.adapter_files import ADAPTER, write_digests
 from dopsd.training import checkpoint
+from dopsd.training.config import TrainConfig
 from dopsd.training.run_folder import RunFolder
 from dopsd.training.run_identity import scratch_folder
 from dopsd.training.trainer import Trainer
@@ -56,6 +57,21 @@ def test_a_killed_run_continues_to_the_same_bytes_in_the_middle_of_a_collect(
     assert adapter_digests() == whole
     assert read_table(OUT.with_suffix(".csv")) == table
     assert sorted(whole) == ["step-000002", "step-000004", "step-000005"]
+
+
+def test_a_collect_is_learnt_again_and_continues_to_the_same_bytes(project, monkeypatch):
+    assert "reuse" not in TrainConfig().decisive()  # runs of older releases keep their names
+    write_params(train__updates=8, train__reuse=2)  # 3 updates a collect, twice; killed at 5
+    assert train() == 0
+    rows = read_log(scratch() / "log.jsonl")
+    assert [row["count/collects"] for row in rows] == [1, 1, 1, 1, 1, 1, 2, 2]
+    whole = adapter_digests()
+    shutil.rmtree("work")
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        die_at(patch, 5)
+        train()
+    assert train() == 0
+    assert adapter_digests() == whole
 
 
 def test_dropout_resumes_through_saved_random_state(project, monkeypatch):
