@@ -52,6 +52,11 @@ def summary(params: Params) -> None:
         table.add_row(name, *sides, gap(paired["difference"], paired["interval"]))
         costs.append(_cost(run, tested))
         costs += [f"  warning: {text}" for text in between_sides(comparison)]
+        for task, one in tested.get("watched", {}).items():
+            best, paired = one["best"], one["paired"]
+            change = gap(paired["difference"], paired["interval"])
+            scored = within(best["accuracy"], best["interval"])
+            costs.append(f"  not trained: {task}: {scored}, {change}")
         if str(run.key) in pages:
             costs.append(f"  report: {pages[str(run.key)]}")
     if not costs:

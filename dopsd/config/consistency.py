@@ -99,6 +99,7 @@ def _check_task_names(params: Params) -> None:
         ("matrix.tasks", params.matrix.tasks),
         ("verify_teacher.tasks", params.verify_teacher.tasks),
         ("ablate.task", [params.ablate.task]),
+        ("evaluate.watch", params.evaluate.watch),
     ):
         if invalid := [name for name in names if name not in params.tasks]:
             raise ValueError(unknown(f"{key}: {', '.join(invalid)}", params.tasks))

@@ -181,12 +181,20 @@ class Params(Section):
         kind = kind_of(method)
         return label(method, variant_of(kind, vars(self.of(method).method)[kind]))
 
-    def evaluation(self, task: str, method: str | None = None) -> EvalSettings:
-        """Return what an evaluation needs, for a method's checkpoints or for the base."""
+    def evaluation(
+        self, task: str, method: str | None = None, base_of: str | None = None
+    ) -> EvalSettings:
+        """Return what an evaluation needs, for a method's checkpoints or for the base.
+
+        Args:
+            task: whose problems are answered.
+            method: the method; None: the base is scored.
+            base_of: the task whose base answers; None: `task`.
+        """
         return EvalSettings(
             task,
             self.data.tasks[task],
-            self.model_of(task),
+            self.model_of(base_of or task),
             self.sampling,
             (self.of(method) if method else self).train.adapter,
             self.evaluate.bootstrap,

@@ -59,6 +59,8 @@ class EvaluateConfig(Section):
     # faster copies of the selecting protocol, for the test: [8, 4, 2, 0.9] has an eighth to half of
     # its steps, and a threshold of 0.9
     curve: Annotated[list[CurvePoint], Distinct] = Field([])
+    # tasks that are not trained, on whose test problems base and best checkpoint are scored too
+    watch: Annotated[list[str], Distinct] = Field([])
 
 
 class SelectConfig(Section):

@@ -48,6 +48,8 @@ class Evaluator:
         self.problems = self.task.load(split)
         self.prompt_set = PromptSet(self.task, self.problems, split, settings.model.prompt_style)
         self.policy: LlmPolicy | None = None
+        self.fresh: dict[str, Tensor] = {}  # the trained weights of the base
+        self.loaded: Path | None = None  # checkpoint whose weights the policy has
 
     def cached(self, adapter: Path | None, protocol: EvalProtocol) -> Path:
         """Return the file of an evaluation's report in the cache.
@@ -173,6 +175,12 @@ class Evaluator:
         if self.settings.shard:
             self.with_adapter(None).forwards.join()
 
+    def take_model(self, other: Evaluator) -> None:
+        """Take over the model of another evaluator of the same base, if it has loaded one."""
+        if other.policy is not None:
+            self.policy, self.fresh, self.loaded = other.policy, other.fresh, other.loaded
+            other.policy = None
+
     def prompt_of(self, problem: Problem) -> Tensor:
         """Return a problem's prompt tokens [P] as in training rollouts."""
         policy = self.policy or self.with_adapter(None)
@@ -185,7 +193,7 @@ class Evaluator:
             shard = self.settings.shard and int(os.environ.get("WORLD_SIZE", "1")) > 1
             self.policy = load_policy(self.settings.model, self.lora, 0, shard=shard)
             self.fresh = {k: v.clone() for k, v in self.policy.trainable().items()}
-            self.loaded: Path | None = None
+            self.loaded = None
         if adapter != self.loaded:
             self._load(self.policy, adapter)
             self.loaded = adapter

@@ -183,7 +183,9 @@ def _evaluations(params: Params, shape: Shape, facts: Facts) -> tuple[float, flo
     selecting = flops(
         problems(params, task, "validation"), protocols[params.select.protocol], checkpoints
     )
-    return selecting, sum(flops(facts.test, protocol, 1) for protocol in protocols.values())
+    watched = sum(problems(params, name, "test") for name in params.evaluate.watch if name != task)
+    tested = sum(flops(facts.test, protocol, 1) for protocol in protocols.values())
+    return selecting, tested + flops(watched, protocols[params.select.protocol], 1)
 
 
 def problems(params: Params, task: str, split: str) -> int:

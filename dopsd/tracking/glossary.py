@@ -266,6 +266,10 @@ MLFLOW = {
     "best/test_accuracy/{protocol}": Metric(
         "share", "its accuracy on test by each protocol; of a published row: by length", BEST
     ),
+    "watch/{task}": Metric(
+        "share", "its accuracy on test problems of a task of `evaluate.watch`, not trained", COMPARE
+    ),
+    "watch/{task}/difference": Metric("share", f"on these: {PAIRED}", COMPARE),
     "other_protocol/{paper}/accuracy/{length}": Metric(
         "share",
         "accuracy of a published row of another protocol, which its tag `protocol` describes; each"

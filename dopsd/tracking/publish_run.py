@@ -82,6 +82,7 @@ def publish_run(
     chosen = read_json(tracked.key.folder / "best" / "select.json", "dopsd select")
     tested = read_json(tracked.key.folder / "test" / "paired.json", "dopsd test")
     protocols, areas = tested["protocols"], tested.get("area") or {}
+    watched = tested.get("watched") or {}
     if client.get_run(tracked.run_id).info.status != "FINISHED":
         _log_tags_and_data(client, tracked)
     models = _log_checkpoints(publication, client, tracked, chosen["update"])
@@ -90,6 +91,8 @@ def publish_run(
         tracked.run_id,
         with_percent(_best_metrics(chosen, protocols))
         | {f"best/area/{side}": areas[side] for side in areas if side != "interval"}
+        | {f"watch/{name}": one["best"]["accuracy"] for name, one in watched.items()}
+        | {f"watch/{name}/difference": one["paired"]["difference"] for name, one in watched.items()}
         | _cost(tracked, chosen["update"])
         | run_cost(tracked.key),
         0,

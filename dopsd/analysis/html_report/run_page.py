@@ -59,6 +59,7 @@ def run_page(facts: RunFacts, digest: str) -> str:
         "how_it_works": how_it_works(facts),
         "rows": _result_rows(facts),
         "area": facts.tested.get("area"),
+        "watched": facts.tested.get("watched", {}),
         "points": points,
         "scores": _score_rows(facts),
         "costs": _cost_rows(facts),

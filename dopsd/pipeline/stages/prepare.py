@@ -18,6 +18,17 @@ def run(params: Params, task_name: str) -> None:
     write_splits(load_task(task_name, params.data.tasks[task_name]))
 
 
+def prepare_watched(params: Params) -> None:
+    """Make the problems of the tasks of `evaluate.watch` that are missing: DVC does not know them.
+
+    Raises:
+        DopsdError: if their source is missing.
+    """
+    for name in params.evaluate.watch:
+        if not (DATA / name / "test.jsonl").is_file():
+            run(params, name)
+
+
 def write_splits(task: Task) -> None:
     """Write the problems of every split, and the task's instructions, to data/<task>/."""
     for split, problems in task.build().items():

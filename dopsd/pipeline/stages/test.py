@@ -10,10 +10,10 @@ import torch
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.algorithms.d_opsd.states import BlockSchedule, reveal
 from dopsd.core.files import read_json, write_json
-from dopsd.core.paths import run_folder
-from dopsd.core.progress import is_main_rank
+from dopsd.core.paths import RunKey, run_folder
+from dopsd.core.progress import is_main_rank, log
 from dopsd.core.rng import key_from
-from dopsd.core.statistics import bootstrap
+from dopsd.core.statistics import bootstrap, gap
 from dopsd.evaluation.evaluator import Evaluator, drawn_answers
 from dopsd.evaluation.speed import areas
 from dopsd.models.backends import distinct
@@ -34,7 +34,8 @@ KEPT += ["measured_on"]
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     """Score base and best checkpoint with every protocol, and write test/ and test.json.
 
-    Then the checkpoints go that `checkpoints.keep` does not keep.
+    The tasks of `evaluate.watch` are scored too. Then the checkpoints go that `checkpoints.keep`
+    does not keep.
     """
     folder = run_folder(task_name, method_name, seed)
     selection = read_json(folder / "best" / "select.json", "dopsd select")
@@ -46,6 +47,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     reports = evaluator.reports(
         "test", [None, folder / "best"], *(protocols[name] for name in order)
     )
+    watched = _watched(params, run_settings.key, evaluator)
     if not is_main_rank():
         evaluator.take_part()
         return
@@ -55,6 +57,11 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     for name in protocols:
         base, best = reports[order.index(name)]
         comparisons[name] = compare(base, best, params.evaluate.bootstrap)
+    if watched:
+        resamples = params.evaluate.bootstrap
+        scored = {n: compare(base, best, resamples) for n, (base, best) in watched.items()}
+        _say_falls(scored)
+        facts["watched"] = scored
     if found := areas(comparisons, selection["protocol"], params.evaluate.bootstrap):
         facts["area"] = found
     write_json(
@@ -69,6 +76,26 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         folder / "test.json", {name: _flat(comparison) for name, comparison in comparisons.items()}
     )
     remove_unwanted(params, run_settings.key)
+
+
+def _watched(params: Params, key: RunKey, evaluator: Evaluator) -> dict[str, list[dict[str, Any]]]:
+    """Return the reports of base and best checkpoint on the tasks of `evaluate.watch`."""
+    protocol, found = params.evaluate.protocols[params.select.protocol], {}
+    for name in params.evaluate.watch:
+        if name != key.task:
+            other = Evaluator(params.evaluation(name, key.method, base_of=key.task), "test")
+            other.take_model(evaluator)
+            (found[name],) = other.reports(f"watch {name}", [None, key.folder / "best"], protocol)
+            evaluator.take_model(other)
+    return found
+
+
+def _say_falls(watched: dict[str, dict[str, Any]]) -> None:
+    for name, comparison in watched.items():
+        paired = comparison["paired"]
+        if paired["interval"][1] < 0:
+            change = gap(paired["difference"], paired["interval"])
+            log(f"test: warning: {name}, which is not trained, falls: {change}")
 
 
 def compare(base: dict[str, Any], best: dict[str, Any], resamples: int) -> dict[str, Any]:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from conftest import write_params
+from toys import rewrite
 
 from dopsd.cli.main import main
+from dopsd.evaluation import evaluator
 from dopsd.evaluation.speed import area, areas, curve_protocols
+from dopsd.models.llm_policy import load_policy
+from dopsd.pipeline.stages.test import _say_falls
 from dopsd.rollout.config import EvalProtocol
 
 GREEDY = EvalProtocol(gen_length=40, block_length=8, steps=20)
@@ -61,6 +66,27 @@ def test_the_test_scores_the_points_and_the_report_draws_them(finished, capsys):
     assert main(["summary"]) == 0
     page = Path("reports/sudoku-d_opsd-0.html").read_text()
     assert "Area under accuracy against steps" in page and "greedy-threshold0.9" in page
+
+
+def test_tasks_that_are_not_trained_are_watched(finished, capsys, monkeypatch):
+    few = {"train": 64, "validation": 8, "test": 8}
+    write_params(evaluate__watch=["sudoku", "chains"], data__chains=few)
+    monkeypatch.setattr(evaluator, "load_policy", Mock(wraps=load_policy))
+    assert main(["test"]) == main(["report"]) == 0
+    assert evaluator.load_policy.call_count <= 1  # one model in memory, of the trained task
+    tested = json.loads(Path("runs/sudoku/d_opsd/0/test/paired.json").read_text())
+    assert [*tested["watched"]] == ["chains"] and tested["watched"]["chains"]["base"]["n"] == 8
+    capsys.readouterr()
+    fallen = tested["watched"]["chains"] | {"paired": {"difference": -0.5, "interval": [-1, -0.1]}}
+    _say_falls({"chains": fallen})
+    assert "chains, which is not trained, falls: -50.0 [-100.0, -10.0]" in capsys.readouterr().err
+    rewrite(Path("runs/sudoku/d_opsd/0/test/paired.json"), watched={"chains": fallen})
+    assert main(["summary"]) == 0
+    assert "not trained: chains: " in capsys.readouterr().out
+    page = Path("reports/sudoku-d_opsd-0.html").read_text()
+    assert "Not trained, and watched: chains" in page and "<strong>It falls.</strong>" in page
+    write_params(evaluate__watch=["poetry"])
+    assert main(["check"]) == 2 and "evaluate.watch: poetry" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

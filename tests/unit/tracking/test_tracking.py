@@ -100,7 +100,9 @@ def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_ad
 ):
     monkeypatch.setattr(publish_run, "PAGE", 1)  # the models come in several answers
     areas = {"base": 0.2, "best": 0.3, "difference": 0.1, "interval": [0.0, 0.2]}
-    rewrite(Path("runs/sudoku/d_opsd/0/test/paired.json"), area=areas)  # as with evaluate.curve
+    other = {"best": {"accuracy": 0.4}, "paired": {"difference": -0.1}}
+    more = {"area": areas, "watched": {"gsm8k": other}}  # as with evaluate.curve and evaluate.watch
+    rewrite(Path("runs/sudoku/d_opsd/0/test/paired.json"), **more)
     assert main(["publish"]) == 0
     client = connect(tracking_uri(None))
     first = state(client)
@@ -136,6 +138,7 @@ def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_ad
     }
     run = one_run(client)
     assert run.data.metrics["best/area/difference"] == 0.1
+    assert run.data.metrics["watch/gsm8k/difference"] == -0.1
     logged = {**table("Training"), **own_metrics(ALGORITHMS, "d_opsd")}
     own = undescribed({f"train/{name}" for name in logged}, run.data.metrics)
     check(
