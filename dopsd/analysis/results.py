@@ -15,6 +15,7 @@ from dopsd.core.paths import LOG, RunKey
 from dopsd.core.statistics import bootstrap, percent
 from dopsd.core.tables import read_log, read_table
 from dopsd.evaluation.curve import curve_of
+from dopsd.evaluation.speed import areas_by_problem
 from dopsd.models.adapter_files import identity
 from dopsd.models.backends import NONE, PACKAGES, fields
 from dopsd.training.start import RUN
@@ -57,6 +58,22 @@ class Finished(RunKey):
         results = read_json(self.folder / "test" / "paired.json", "dopsd test")
         tested: dict[str, Any] = results["protocols"][results["selected"]["protocol"]]
         return tested
+
+    @property
+    def speed(self) -> dict[str, Any]:
+        """The area of each problem and [steps, accuracy] of each point, for `base` and `best`.
+
+        Empty without points of fewer steps (`evaluate.curve`).
+        """
+        results = read_json(self.folder / "test" / "paired.json", "dopsd test")
+        name, found = results["selected"]["protocol"], {}
+        for side in ("base", "best"):
+            reports = {n: pair[side] for n, pair in results["protocols"].items()}
+            reports = {n: r for n, r in reports.items() if n == name or n.startswith(f"{name}-")}
+            if areas := areas_by_problem(reports, name):
+                points = sorted([r["steps"], r["accuracy"]] for r in reports.values())
+                found[side] = {"per_problem": areas, "points": points}
+        return found
 
     @property
     def base_files(self) -> str:

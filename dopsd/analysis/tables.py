@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from dopsd.algorithms.common.config import kind_of
 from dopsd.algorithms.registry import label
 from dopsd.analysis.results import Finished, paired_over_seeds
 from dopsd.core.metrics import COUNTED
+from dopsd.core.statistics import percent
 from dopsd.evaluation.published import PublishedTable, published_tables
 
 if TYPE_CHECKING:
@@ -131,6 +133,34 @@ def means(
             accuracy = group[0].tested["best"]["accuracy"], group[0].tested["best"]["interval"]
         cost = mean_cost([run.costs()[run.selected["update"]] for run in group])
         yield task, method, len(group), accuracy, paired_over_seeds(gaps, resamples), cost
+
+
+def speeds(
+    runs: list[Finished], resamples: int
+) -> Iterator[tuple[str, str, int, float, float, Difference, list[list[float]]]]:
+    """Yield each method's area under accuracy against steps, over the seeds that have one.
+
+    Yields:
+        Task, method, number of seeds, the area of the base and of the method, their paired
+        difference with interval, and mean steps and accuracy of each point.
+    """
+    for (task, method), group in groups(runs).items():
+        curves = [curve for run in group if (curve := run.speed)]
+        if not curves:
+            continue
+        gaps = [gaps_between(curve["best"], curve["base"]) for curve in curves]
+        base, best = (
+            fmean(fmean(curve[side]["per_problem"].values()) for curve in curves)
+            for side in ("base", "best")
+        )
+        by_point = zip(*(curve["best"]["points"] for curve in curves), strict=True)
+        points = [[fmean(values) for values in zip(*rows, strict=True)] for rows in by_point]
+        yield task, method, len(curves), base, best, paired_over_seeds(gaps, resamples), points
+
+
+def points_in_words(points: Sequence[Sequence[float]]) -> str:
+    """Return steps and accuracy of each point: 5: 42.0, 10: 51.0, 20: 53.0."""
+    return ", ".join(f"{steps:.3g}: {percent(accuracy)}" for steps, accuracy in points)
 
 
 def gaps_between(first: dict[str, Any], second: dict[str, Any]) -> list[float]:

@@ -16,7 +16,13 @@ from dopsd.analysis.html_report.run_charts import (
     source_of,
 )
 from dopsd.analysis.results import Finished
-from dopsd.analysis.tables import chosen_on, groups, mean_curve, paper_tables
+from dopsd.analysis.tables import (
+    chosen_on,
+    groups,
+    mean_curve,
+    paper_tables,
+    points_in_words,
+)
 from dopsd.core.palette import drawing_colours
 from dopsd.core.statistics import gap, percent, within
 
@@ -63,6 +69,10 @@ def comparison_page(facts: ComparisonFacts, digest: str) -> str:
         "runs": [_run_row(facts, run, row) for run, row in _rows(facts)],
         "means": [_mean_row(facts, row) for row in facts.tables["means"]],
         "pairs": [_pair_row(pair) for pair in shown["pairs"]],
+        "speed": [
+            row | {"gap": gap(*row["difference"]), "points": points_in_words(row["points"])}
+            for row in shown["speed"]
+        ],
         "reached": shown["reached"],
         "baseline": facts.name_of_baseline,
         "names": {task: facts.names_in(task) for task in tasks},

@@ -35,7 +35,9 @@ from dopsd.analysis.tables import (
     named,
     names_of,
     paper_tables,
+    points_in_words,
     row_of,
+    speeds,
 )
 from dopsd.config.params import Params
 from dopsd.config.params_file import flat
@@ -59,6 +61,8 @@ def values(params: Params, runs: list[Finished]) -> Tables:
     columns: tuple[str, ...] = ("task", "method", "seeds", "trained", "difference", "cost")
     tables = {"runs": [row_of(run) for run in runs]}
     tables["means"] = [dict(zip(columns, row, strict=True)) for row in means(runs, resamples)]
+    columns = ("task", "method", "seeds", "base", "area", "difference", "points")
+    tables["speed"] = [dict(zip(columns, row, strict=True)) for row in speeds(runs, resamples)]
     columns = ("task", "first", "second", "seeds", "difference", "interval")
     columns += ("by_seed", "problem_error")
     tables["pairs"] = [dict(zip(columns, row, strict=True)) for row in pairs(runs, resamples)]
@@ -86,6 +90,7 @@ def markdown(tables: Tables, runs: list[Finished], baseline: str, settings: Sett
     lines += [f"{text}\n" for text in map(seed_spread, tables["pairs"]) if text]
     lines += [*_runs(tables["runs"], runs), *_means(tables["means"])]
     lines += _pairs(tables["pairs"]) if tables["pairs"] else []
+    lines += _speed(tables["speed"]) if tables["speed"] else []
     lines += _reached(tables["reached"], baseline) if tables["reached"] else []
     for task in dict.fromkeys(run.task for run in runs):
         of_task = {method: name for (t, method), name in names.items() if t == task}
@@ -140,6 +145,25 @@ def _pairs(rows: Rows) -> list[str]:
                 gap(row["difference"], row["interval"]),
                 ", ".join(percent(value, "+") for value in row["by_seed"]),
                 certainty(row["interval"], row["by_seed"]),
+            )
+            for row in rows
+        ),
+    ]
+
+
+def _speed(rows: Rows) -> list[str]:
+    return [
+        "",
+        "Accuracy on test with fewer steps (`evaluate.curve`), and the area under the points with"
+        " fixed steps, as a mean, in %.",
+        "",
+        *head("task", "method", "seeds", "base", "area", "difference", "steps: accuracy"),
+        *(
+            line(
+                *(row[name] for name in ("task", "method", "seeds")),
+                *(percent(row[name]) for name in ("base", "area")),
+                gap(*row["difference"]),
+                points_in_words(row["points"]),
             )
             for row in rows
         ),

@@ -262,6 +262,31 @@ def test_the_page_has_the_verdict_the_tables_and_what_is_stale(folder):
     assert "Stale run sudoku/rft/0." in page and "cannot tell whether" in page
 
 
+def test_accuracy_with_fewer_steps_is_beside_it(folder):
+    for seed in (0, 1):
+        finished("d_opsd", seed, {"a": 1.0, "b": 0.5})
+        finished("rft", seed, {"a": 0.5, "b": 0.5})
+        path = Path(f"runs/sudoku/d_opsd/{seed}/test/paired.json")
+        tested = json.loads(path.read_text())
+        greedy = tested["protocols"]["greedy"]
+        for side in ("base", "best"):
+            greedy[side] |= {"steps": 20.0, "protocol": greedy["base"]["protocol"]}
+        half = json.loads(json.dumps(greedy))
+        for side, score in (("base", 0.0), ("best", 0.5)):
+            half[side] |= {
+                "steps": 10.0,
+                "accuracy": score,
+                "per_problem": {"a": score, "b": score},
+            }
+        tested["protocols"]["greedy-steps10"] = half
+        write_json(path, tested)
+    text = compare.compare(folder, [])
+    # a: (10 * 0.25 + 10 * 0.75) / 20 = 0.5, b: 0.375; base: (10 * 0 + 10 * 0.125) / 20 = 0.0625
+    row = "| sudoku | d_opsd | 2 | 6.2 | 43.8 | +37.5 [+31.2, +43.8] | 10: 50.0, 20: 75.0 |"
+    assert row in text.splitlines()
+    assert 'id="speed"' in html() and "10: 50.0, 20: 75.0" in html()
+
+
 def test_the_page_names_a_best_method_that_shares_no_seed(folder):
     for seed in (0, 1):
         finished("d_opsd", seed, {"a": 0.5, "b": 0.5})
