@@ -168,6 +168,14 @@ def test(run_key: RunKey, after: object) -> Done:
     return _repro(f"test@{run_key.stage}", run_key.key)
 
 
+@task(name="point", task_run_name="{name} {run_key}", **RETRIED)
+def point(name: str, run_key: RunKey, after: object) -> dict[str, str]:
+    """Score base and best checkpoint at one point of `evaluate.curve`, where `test` finds it."""
+    words = (*DOPSD, "test", *run_key.words, "--point", name)
+    lines = run(f"point {name}", words, get_run_logger())
+    return {"point": name, "found": next((x for x in lines if f"test: {name}: " in x), "")}
+
+
 @task(name="report", task_run_name="report {run_key}", **RETRIED)
 def report(run_key: RunKey, after: object) -> Done:
     """Draw the figures (DVC stage `report`), and show the result."""

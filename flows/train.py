@@ -15,6 +15,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
 from dopsd.config.loading import load_params
+from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import checkout_digest
 from dopsd.core.paths import RunKey
@@ -172,13 +173,21 @@ def run_stages(
                 run_key, updates_in(run_key.folder / "train"), Devices(devices), trained
             )
         done = stages.select(run_key, [future.result() for future in evaluated])
-        done = stages.test(run_key, done)
-        reports.append(stages.report(run_key, done))
+        reports.append(stages.report(run_key, test(run_key, params, done)))
     if stages.is_sharing.is_set():
         stages.share(cells, reports)
     elif params.tracking.enabled:
         stages.publish(cells, reports)
     return [str(run_key) for run_key in cells]
+
+
+def test(run_key: RunKey, params: Params, after: object) -> object:
+    """Score the points of `evaluate.curve`, each in a task and cheap ones first, then test."""
+    points = [name for name in params.test_order if name not in params.evaluate.protocols]
+    if points and not stages.is_up_to_date(f"test@{run_key.stage}"):
+        for name in points:
+            after = stages.point(name, run_key, after)
+    return stages.test(run_key, after)
 
 
 def evaluate(

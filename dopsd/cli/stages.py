@@ -101,6 +101,9 @@ def add_stages(commands: Commands) -> None:
             cell_argument(stage, argument)
         if name == "train":
             _train_arguments(stage)
+        if name == "test":
+            text = "score only this protocol of the test, beforehand (default: all, and the result)"
+            stage.add_argument("--point", metavar="PROTOCOL", help=text)
         if name == "evaluate":
             stage.add_argument(
                 "--update",
@@ -198,6 +201,11 @@ def run_stage(arguments: argparse.Namespace, params: Params) -> None:
         arguments.json or any(vars(arguments)[name] is not None for name in MEASURED)
     ):
         _measure(arguments, params)
+    elif arguments.command == "test" and arguments.point:
+        from dopsd.pipeline.stages.test import score_point
+
+        key = RunKey(arguments.task, arguments.method, arguments.seed)
+        score_point(params, key, arguments.point)
     elif arguments.command == "evaluate" and arguments.update:
         from dopsd.pipeline.checkpoints.evaluate import evaluate_updates
 

@@ -208,6 +208,12 @@ class Params(Section):
         name, protocols = self.select.protocol, self.evaluate.protocols
         return protocols | curve_protocols(name, protocols[name], self.evaluate.curve)
 
+    @property
+    def test_order(self) -> list[str]:
+        """The names of the test's protocols, cheap points of `evaluate.curve` first."""
+        own = self.evaluate.protocols
+        return [name for name in self.test_protocols if name not in own] + list(own)
+
     def model_of(self, task: str) -> ModelConfig:
         """Return section `model` with the task's overrides `data.<task>.model` applied."""
         overrides: ModelOverrides | None = self.data.tasks[task].model

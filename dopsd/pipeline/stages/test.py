@@ -9,6 +9,7 @@ import torch
 
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.algorithms.d_opsd.states import BlockSchedule, reveal
+from dopsd.core.errors import Code, DopsdError, unknown
 from dopsd.core.files import read_json, write_json
 from dopsd.core.paths import RunKey, run_folder
 from dopsd.core.progress import is_main_rank, log
@@ -19,6 +20,7 @@ from dopsd.evaluation.speed import areas
 from dopsd.models.backends import distinct
 from dopsd.models.checkpoint_files import base_digest
 from dopsd.pipeline.dvc.pruning import remove_unwanted
+from dopsd.pipeline.run.view import accuracy
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
 from dopsd.tasks.common.task import grid_values
@@ -42,8 +44,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     run_settings = params.run(task_name, method_name, seed)
     evaluator = Evaluator(params.evaluation(task_name, method_name), "test")
     protocols = params.test_protocols
-    own = params.evaluate.protocols
-    order = [name for name in protocols if name not in own] + list(own)  # cheap ones first
+    order = params.test_order
     reports = evaluator.reports(
         "test", [None, folder / "best"], *(protocols[name] for name in order)
     )
@@ -76,6 +77,24 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         folder / "test.json", {name: _flat(comparison) for name, comparison in comparisons.items()}
     )
     remove_unwanted(params, run_settings.key)
+
+
+def score_point(params: Params, key: RunKey, name: str) -> None:
+    """Score base and best checkpoint with one protocol of the test, for the stage to find.
+
+    Raises:
+        DopsdError: if there is no such protocol, or no selected checkpoint.
+    """
+    read_json(key.folder / "best" / "select.json", "dopsd select")
+    if name not in params.test_protocols:
+        message = unknown(f"--point {name}", params.test_protocols)
+        raise DopsdError(message, code=Code.UNKNOWN_NAME)
+    evaluator = Evaluator(params.evaluation(key.task, key.method), "test")
+    (pair,) = evaluator.reports(
+        f"test {name}", [None, key.folder / "best"], params.test_protocols[name]
+    )
+    base, best = (accuracy(report) for report in pair)
+    log(f"test: {name}: base {base}, trained {best}")
 
 
 def _watched(params: Params, key: RunKey, evaluator: Evaluator) -> dict[str, list[dict[str, Any]]]:

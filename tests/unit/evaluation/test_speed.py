@@ -57,6 +57,9 @@ def test_areas_pair_problems_at_the_steps_of_each_side():
 
 def test_the_test_scores_the_points_and_the_report_draws_them(finished, capsys):
     write_params(evaluate__curve=[2, 0.9])
+    assert main(["test", "--point", "greedy-steps10"]) == 0
+    assert "test: greedy-steps10: base " in capsys.readouterr().err
+    assert main(["test", "--point", "greedy-steps7"]) == 2
     assert main(["test"]) == main(["report"]) == 0
     tested = json.loads(Path("runs/sudoku/d_opsd/0/test/paired.json").read_text())
     assert [*tested["protocols"]] == ["greedy", "greedy-steps10", "greedy-threshold0.9"]

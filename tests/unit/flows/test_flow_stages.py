@@ -93,7 +93,8 @@ def staged(project, monkeypatch):
         )
         return stage
 
-    names = "prepare pretrain evaluate_base train evaluate_checkpoint select test report publish"
+    names = "prepare pretrain evaluate_base train evaluate_checkpoint select point test report"
+    names += " publish"
     for name in names.split():
         monkeypatch.setattr(stages, name, note(name))
     monkeypatch.setattr(stages, "write_settings", lambda asked, _: run_request.write(asked))
@@ -118,6 +119,11 @@ def test_stages_run_in_order_and_each_checkpoint_has_a_task(staged):
     write_params(train__checkpoint_every=2)
     assert training.run_stages(RunRequest(profiles.AS_IT_STANDS), None) == ["sudoku/d_opsd/0"]
     assert [call for call in staged[0] if not call.startswith("pre")] == ALL
+    staged[0].clear()
+    write_params(train__checkpoint_every=2, evaluate__curve=[2, 0.9, 4])
+    training.run_stages(RunRequest(profiles.AS_IT_STANDS), None)
+    points = [f"point greedy-{name}" for name in ("steps5", "steps10", "threshold0.9")]
+    assert [call for call in staged[0] if not call.startswith("pre")][5:8] == points
 
 
 def test_leave_to_make_the_base_again_and_what_to_do_with_other_code_reach_their_stages(
