@@ -24,7 +24,8 @@ ROUNDS: dict[str, Settings] = {
     "by answers": {
         name: {} for name, wants in WANTS.items() if not wants and name not in GOLD | {"vrpo"}
     }
-    | {name: {"keep": "all"} for name in ("d_opsd", "rft")},  # the toy base is never right
+    | {name: {"keep": "all"} for name in ("d_opsd", "rft")}  # the toy base is never right
+    | {"temporal": {"weight": "none"}},
     "by puzzles": {name: {} for name in ("vrpo", *GOLD)},
     "by solutions": {name: {} for name, wants in WANTS.items() if wants},
     "squared": {  # GDSD, CJ-GRPO, JustGRPO on its most uncertain positions
