@@ -110,8 +110,15 @@ class Project:
         """Start a process that runs some commands of dopsd, one after the other."""
         return self.start(name, "-c", WORKER, json.dumps([words.split() for words in commands]))
 
-    def wait(self, stage: str, processes: dict[str, subprocess.Popen[bytes]]) -> None:
+    def wait(
+        self, stage: str, processes: dict[str, subprocess.Popen[bytes]], least: float = 1.0
+    ) -> None:
         """Wait for processes until there is no time left, and say how they ended.
+
+        Args:
+            stage: its name.
+            processes: by name.
+            least: seconds that the first has in any case.
 
         Raises:
             SystemExit: if none ended well.
@@ -119,7 +126,7 @@ class Project:
         began = time.monotonic()
         for process in processes.values():
             try:
-                process.wait(max(1.0, self.left()))
+                process.wait(max(least, self.left()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -223,7 +230,7 @@ def main() -> None:
         for run in runs
     }
     project.wait("test", tests)
-    project.wait("summary", {"summary": project.dopsd("summary", "summary")})
+    project.wait("summary", {"summary": project.dopsd("summary", "summary")}, least=20)
     print((folder / "logs/summary.log").read_text())
 
 

@@ -50,14 +50,13 @@ def test(run: Run) -> None:
         "base": base,
         "budgets": {budget: by_update[u] for budget, u in run.chosen_updates.items()},
     }
-    if run.plan.curve:
-        areas = [areas_by_problem(reports, name) for reports in found]
+    areas = [areas_by_problem(reports, name) for reports in found]
+    if areas[0] and "tokens" in run.chosen_updates:
         points = [
             {n: [report["steps"], report["accuracy"]] for n, report in reports.items()}
             for reports in found
         ]
-        at = run.chosen_updates["tokens"]
-        row = 1 + updates.index(at)
+        row = 1 + updates.index(run.chosen_updates["tokens"])
         tested["curve"] = {
             side: {"per_problem": areas[i], "points": points[i]}
             for side, i in (("base", 0), ("best", row))

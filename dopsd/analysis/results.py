@@ -61,7 +61,7 @@ class Finished(RunKey):
 
     @property
     def speed(self) -> dict[str, Any]:
-        """The area of each problem and [steps, accuracy] of each point, for `base` and `best`.
+        """The area of each problem, and steps and accuracy by point, for `base` and `best`.
 
         Empty without points of fewer steps (`evaluate.curve`).
         """
@@ -71,7 +71,7 @@ class Finished(RunKey):
             reports = {n: pair[side] for n, pair in results["protocols"].items()}
             reports = {n: r for n, r in reports.items() if n == name or n.startswith(f"{name}-")}
             if areas := areas_by_problem(reports, name):
-                points = sorted([r["steps"], r["accuracy"]] for r in reports.values())
+                points = {n: (r["steps"], r["accuracy"]) for n, r in reports.items()}
                 found[side] = {"per_problem": areas, "points": points}
         return found
 

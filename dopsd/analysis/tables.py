@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -137,12 +137,12 @@ def means(
 
 def speeds(
     runs: list[Finished], resamples: int
-) -> Iterator[tuple[str, str, int, float, float, Difference, list[list[float]]]]:
+) -> Iterator[tuple[str, str, int, float, float, Difference, dict[str, tuple[float, ...]]]]:
     """Yield each method's area under accuracy against steps, over the seeds that have one.
 
     Yields:
         Task, method, number of seeds, the area of the base and of the method, their paired
-        difference with interval, and mean steps and accuracy of each point.
+        difference with interval, and mean steps and accuracy of the points that all seeds have.
     """
     for (task, method), group in groups(runs).items():
         curves = [curve for run in group if (curve := run.speed)]
@@ -153,14 +153,20 @@ def speeds(
             fmean(fmean(curve[side]["per_problem"].values()) for curve in curves)
             for side in ("base", "best")
         )
-        by_point = zip(*(curve["best"]["points"] for curve in curves), strict=True)
-        points = [[fmean(values) for values in zip(*rows, strict=True)] for rows in by_point]
+        points = {
+            name: tuple(fmean(curve["best"]["points"][name][i] for curve in curves) for i in (0, 1))
+            for name in curves[0]["best"]["points"]
+            if all(name in curve["best"]["points"] for curve in curves)
+        }
         yield task, method, len(curves), base, best, paired_over_seeds(gaps, resamples), points
 
 
-def points_in_words(points: Sequence[Sequence[float]]) -> str:
-    """Return steps and accuracy of each point: 5: 42.0, 10: 51.0, 20: 53.0."""
-    return ", ".join(f"{steps:.3g}: {percent(accuracy)}" for steps, accuracy in points)
+def points_in_words(points: Mapping[str, tuple[float, ...]]) -> str:
+    """Return steps and accuracy of each point: 5: 42.0, 10: 51.0, 8.4 (threshold0.9): 53.0."""
+    marks = {name: name.rpartition("-")[2] for name in points if "-threshold" in name}
+    marks = {name: f" ({marks[name]})" if name in marks else "" for name in points}
+    ordered = sorted(points.items(), key=lambda point: point[1])
+    return ", ".join(f"{steps:.3g}{marks[name]}: {percent(a)}" for name, (steps, a) in ordered)
 
 
 def gaps_between(first: dict[str, Any], second: dict[str, Any]) -> list[float]:

@@ -152,7 +152,7 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     params = load_params(arguments.params)
     _complete(arguments, params)
     if arguments.command in STAGES:
-        _before(arguments, params)
+        refuse_files(arguments)
     if arguments.command in PARALLEL and (params.launch.processes > 1 or is_on_nodes()):
         from dopsd.tasks.registry import load_task
 
@@ -172,15 +172,6 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     else:
         WITH_PARAMS[arguments.command](arguments, params)
     return 0
-
-
-def _before(arguments: argparse.Namespace, params: Params) -> None:
-    """Refuse files that stand in the way of a stage, and make what DVC does not know of."""
-    refuse_files(arguments)
-    if arguments.command == "test" and not is_started():
-        from dopsd.pipeline.stages.prepare import prepare_watched
-
-        prepare_watched(params)
 
 
 def adapt(arguments: argparse.Namespace, params: Params) -> int:

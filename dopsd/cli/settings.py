@@ -204,6 +204,7 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     from dopsd.pipeline.base_fit import block_faults
     from dopsd.pipeline.run.request import mismatched_bases
     from dopsd.pipeline.task_check.rows import check_columns
+    from dopsd.tasks.common.storage import DATA
     from dopsd.training.run_settings import warmup_notes
 
     path = a.params
@@ -222,8 +223,10 @@ def _check(a: argparse.Namespace, params: Params) -> None:
 
         task, seed = params.adapt.tasks[0], params.adapt.seed
         notes += adapt.check(params, task)
-        runs += [params.run(task, name, seed) for name in params.adapt.phases]
-    notes += [note for run in runs for note in warmup_notes(run, run.train)]
+        if (DATA / task / "train.jsonl").is_file():
+            runs += [params.run(task, name, seed) for name in params.adapt.phases]
+    for run in runs:
+        notes += warmup_notes(run, run.train) if run.train.warmup_ratio is None else []
     for note in dict.fromkeys(notes):
         print(f"{path}: note: {note}")
     print(f"{path}: no errors{_missing_sections(params)}{_unseen_bases(params)}")

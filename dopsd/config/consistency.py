@@ -86,7 +86,9 @@ def check_sections(params: Params) -> None:
     _check_adapt(params)
     runs = every_run(params)
     reasons = [
-        reason for r in runs for reason in (r.reason_against_task, r.reason_against_sampling)
+        reason
+        for r in runs
+        for reason in (r.reason_against_task, r.reason_against_sampling, r.reason_against_reuse)
     ]
     if faults := [reason for reason in reasons if reason]:
         raise ValueError(faults[0])

@@ -47,7 +47,7 @@ def start_faults(params: Params) -> list[DopsdError]:
 def missing_files(params: Params) -> list[str]:
     """Return the missing files that the matrix's tasks, methods and models need, as `key: file`."""
     files: dict[str, str] = {}
-    for task in params.matrix.tasks:
+    for task in {*params.matrix.tasks, *params.evaluate.watch}:
         files |= task_files(params, task)
     for method in params.matrix.methods:
         files |= method_files(params, method)

@@ -152,7 +152,8 @@ def _updates(
     t = params.train
     sampling = config.sampling_of(params.sampling)
     forwards = config.forwards(params.sampling) or Forwards(0, 0, 0)
-    problems = -(-t.updates // (config.updates_of_collect * t.reuse)) * t.prompts_per_collect
+    collects = -(-t.updates // config.updates_of_collect)  # as if none was learnt again
+    sampled = -(-collects // t.reuse) * t.prompts_per_collect
     attempts: float = forwards.rollouts
     if isinstance(config, SelectingConfig):  # attempts may end with the first correct one
         attempts = min(facts.attempts, attempts)
@@ -163,7 +164,8 @@ def _updates(
     answer = shape.answer(facts.prompt, sampling) * facts.share_used(sampling)
     looks = config.looks(t.updates) if isinstance(config, SftConfig) else 0
     look = len(RATIOS) * MOST * shape.forward(length)
-    return (problems * attempts + looks) * answer, problems * training * t.reuse + looks * look
+    learnt = collects * t.prompts_per_collect * training
+    return (sampled * attempts + looks) * answer, learnt + looks * look
 
 
 def _evaluations(params: Params, shape: Shape, facts: Facts) -> tuple[float, float]:

@@ -77,6 +77,7 @@ def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
         processes: Number of processes of the rehearsal.
     """
     raw = deepcopy(raw)
+    raw["evaluate"].pop("watch", None)  # other tasks teach nothing about whether this one runs
     for task in full.matrix.tasks:
         overrides = full.data.tasks[task].model  # all but what the toy sets itself
         model = overrides.model_dump(exclude_none=True, exclude=set(TOY)) if overrides else None

@@ -67,6 +67,13 @@ class RunSettings:
         return None
 
     @property
+    def reason_against_reuse(self) -> str | None:
+        """Why the updates of a collect cannot be made again; None if they can."""
+        if self.train.reuse > 1 and self.algorithm.depends_on_length:
+            return f"{self.section}: counts collects as updates; set train.reuse to 1"
+        return None
+
+    @property
     def reason_against_shards(self) -> str | None:
         """Why this run cannot train with a sharded base; None if it can."""
         if self.train.weights == "all":

@@ -64,8 +64,9 @@ class HeldOut:
                 losses = masked_diffusion_loss(policy, masked(policy, some, ratio, ratio))
                 found.add(f"held_out_{name}", losses.sum().item(), len(some))
                 total += losses.sum().item()
+            which = "their loss" if group.size == 1 else f"the loss of {len(mine)} of them"
             mean = total / max(1, len(mine))
-            log(f"sft: their loss with {ratio} of the tokens masked: {mean:.2f}")
+            log(f"sft: {which} with {ratio} of the tokens masked: {mean:.2f}")
         if group.rank == 0 and self.shown:
             log(f"sft: an answer: {self.sample(policy)}")
         return found

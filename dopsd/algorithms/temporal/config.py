@@ -58,6 +58,19 @@ class TemporalConfig(IteratedGroupConfig):
         """Which masks the teacher may be shown: never one of the block that it is asked about."""
         return "future_blocks"
 
+    @property
+    def unseen_by_blocks(self) -> tuple[str, str] | None:
+        """The reveal of later blocks, which a block-causal base does not see."""
+        return ("reveal_ratio above 0", "set reveal_ratio: 0") if self.reveal_ratio else None
+
+    def reason_against(self, sampling: SamplingConfig) -> str | None:
+        """Return why a reveal shows nothing in such rollouts; None if it does."""
+        if self.reveal_ratio and sampling.gen_length == sampling.block_length:
+            return (
+                "reveal_ratio: one block has no later one; set it to 0, or a shorter block_length"
+            )
+        return None
+
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: the teacher sees the states of a rollout once, if at all."""
         drawn = self.iterations * min(sampling.steps, self.states or sampling.steps)

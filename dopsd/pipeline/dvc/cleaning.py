@@ -55,7 +55,7 @@ def clean(params: Params) -> None:
         for folder in WORK.glob(f"{scratch_folder(run).name.rpartition('-')[0]}-*")
     }
     made = object_in(Path(params.model.path) / ADAPTED).get("run")  # a next phase would continue it
-    kept_folders |= {WORK / made} if made else set()
+    kept_folders |= {WORK / made} if made and (WORK / made).is_dir() else set()
     obsolete = [
         folder
         for folder in sorted([*chain.from_iterable(map(WORK.glob, MADE)), *ASIDE.glob("*")])

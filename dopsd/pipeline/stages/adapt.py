@@ -22,7 +22,12 @@ from dopsd.pipeline.checkpoints.export import write_merged
 from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.registry import load_task
 from dopsd.training.checkpoint import drop_state
-from dopsd.training.pretraining.adapt import form_of, last_checkpoint, require_converted
+from dopsd.training.pretraining.adapt import (
+    converted_folder,
+    form_of,
+    last_checkpoint,
+    require_converted,
+)
 from dopsd.training.resume import is_done
 from dopsd.training.run_identity import code_of, scratch_folder, settings_of
 from dopsd.training.run_settings import PHASES
@@ -55,8 +60,11 @@ def begin(params: Params, task: str) -> list[RunKey]:
         log(f"adapt: {out} is up to date")
         return []
     if out.exists():
-        changed = _other_settings(params, task) or "its files"
-        log(f"adapt: {out} is of other {changed}: making it anew")
+        other = _other_settings(params, task)
+        reason = (
+            f"is of other {other}" if other else "has files that are not those it was made with"
+        )
+        log(f"adapt: {out} {reason}: making it anew")
     return [RunKey(task, name, params.adapt.seed) for name in params.adapt.phases]
 
 
@@ -85,9 +93,12 @@ def check(params: Params, task: str) -> list[str]:
     require_own(params)
     _, tokenizer = converted_parts(Path(params.adapt.source or ""), form_of(params.adapt))
     notes, learn, out = list[str](), params.adapt.learn, Path(params.model.path)
-    if out.exists() and (other := _other_settings(params, task)):
+    if not data_files(task, "train")[0].is_file():
+        return notes
+    is_here = out.exists() and converted_folder(params.adapt).is_dir()
+    if is_here and (other := _other_settings(params, task)):
         notes.append(f"{out} is of other {other}: `dopsd adapt` makes it anew")
-    if learn.traces or not data_files(task, "train")[0].is_file():
+    if learn.traces:
         return notes
     made = load_task(task, params.data.tasks[task])
     texts = [taught_solution(made, problem, "sft") for problem in made.load("train")]

@@ -14,19 +14,15 @@ if TYPE_CHECKING:
 
 
 def run(params: Params, task_name: str) -> None:
-    """Write <split>.jsonl for every split, and prompt.txt with the task's instructions."""
-    write_splits(load_task(task_name, params.data.tasks[task_name]))
+    """Write <split>.jsonl for every split, and prompt.txt with the task's instructions.
 
-
-def prepare_watched(params: Params) -> None:
-    """Make the problems of the tasks of `evaluate.watch` that are missing: DVC does not know them.
-
-    Raises:
-        DopsdError: if their source is missing.
+    The problems of the tasks of `evaluate.watch` are made too, where they are missing: no stage of
+    DVC makes those of a task that is not in the matrix.
     """
+    write_splits(load_task(task_name, params.data.tasks[task_name]))
     for name in params.evaluate.watch:
-        if not (DATA / name / "test.jsonl").is_file():
-            run(params, name)
+        if name not in params.matrix.tasks and not (DATA / name / "test.jsonl").is_file():
+            write_splits(load_task(name, params.data.tasks[name]))
 
 
 def write_splits(task: Task) -> None:

@@ -13,6 +13,7 @@ from fakes import EOS
 from test_literal import as_base, collected, gradients, logps, moved
 
 from dopsd.algorithms.common.groups import Rewarded
+from dopsd.algorithms.registry import blocks_fault
 from dopsd.algorithms.temporal import algorithm as temporal
 from dopsd.algorithms.temporal.algorithm import Temporal
 from dopsd.algorithms.temporal.config import TemporalConfig
@@ -22,7 +23,7 @@ from dopsd.core.tensors import first_index
 from dopsd.core.types import Rollout
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import load_policy
-from dopsd.rollout.config import Decoding
+from dopsd.rollout.config import Decoding, SamplingConfig
 from dopsd.rollout.fast_dllm import denoise_approximately
 from dopsd.rollout.likeliest import LEAST, coarse, likeliest
 from dopsd.rollout.sampler import GenerationRequest, denoise
@@ -202,6 +203,11 @@ def test_a_token_at_its_own_commit_teaches_nothing_at_first(project):
         TemporalConfig(positions="committed", iterations=1, target="snapshot")
     with pytest.raises(ValueError, match="could be shown what it is asked; set target: commit"):
         TemporalConfig(reveal_ratio=0.5, target="all_future")
+    shown = TemporalConfig(reveal_ratio=0.5)
+    assert "reveal_ratio: 0" in str(blocks_fault("temporal", shown))
+    assert "one block has no later one" in str(
+        shown.reason_against(SamplingConfig(block_length=256))
+    )
 
 
 def test_one_drawn_state_is_all_of_them_on_average(project):

@@ -64,6 +64,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("changes", "said"),
     [
         ({"train__learning_rat": 1.0}, "train.learning_rat: unknown key; did you mean learning_r"),
+        (
+            {"matrix__methods": ["d3llm"], "train__reuse": 2},
+            "method.d3llm: counts collects as updates; set train.reuse to 1",
+        ),
         ({"train__lora": {"x": 1}}, "train.lora.x: unknown key; there is r, alpha, dropout, "),
         ({"method__d_opsd__reveal_ratio": 1.5}, "reveal_ratio: Input should be less than or"),
         ({"method__d_opsd__attempts": 0}, "method.d_opsd.attempts: Input should be greater"),

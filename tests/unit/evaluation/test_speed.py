@@ -75,7 +75,7 @@ def test_tasks_that_are_not_trained_are_watched(finished, capsys, monkeypatch):
     few = {"train": 64, "validation": 8, "test": 8}
     write_params(evaluate__watch=["sudoku", "chains"], data__chains=few)
     monkeypatch.setattr(evaluator, "load_policy", Mock(wraps=load_policy))
-    assert main(["test"]) == main(["report"]) == 0
+    assert main(["prepare"]) == main(["test"]) == main(["report"]) == 0
     assert evaluator.load_policy.call_count <= 1  # one model in memory, of the trained task
     tested = json.loads(Path("runs/sudoku/d_opsd/0/test/paired.json").read_text())
     assert [*tested["watched"]] == ["chains"] and tested["watched"]["chains"]["base"]["n"] == 8

@@ -279,12 +279,19 @@ def test_accuracy_with_fewer_steps_is_beside_it(folder):
                 "per_problem": {"a": score, "b": score},
             }
         tested["protocols"]["greedy-steps10"] = half
+        sure = json.loads(json.dumps(half))  # takes fewer steps than the half in one seed, and more
+        for side in ("base", "best"):
+            sure[side] |= {"steps": 9.0 + 2 * seed, "accuracy": 0.25}
+        tested["protocols"]["greedy-threshold0.9"] = sure
+        if seed:
+            tested["protocols"]["greedy-threshold0.8"] = sure  # of one seed alone
         write_json(path, tested)
     text = compare.compare(folder, [])
     # a: (10 * 0.25 + 10 * 0.75) / 20 = 0.5, b: 0.375; base: (10 * 0 + 10 * 0.125) / 20 = 0.0625
-    row = "| sudoku | d_opsd | 2 | 6.2 | 43.8 | +37.5 [+31.2, +43.8] | 10: 50.0, 20: 75.0 |"
+    points = "10 (threshold0.9): 25.0, 10: 50.0, 20: 75.0"
+    row = f"| sudoku | d_opsd | 2 | 6.2 | 43.8 | +37.5 [+31.2, +43.8] | {points} |"
     assert row in text.splitlines()
-    assert 'id="speed"' in html() and "10: 50.0, 20: 75.0" in html()
+    assert 'id="speed"' in html() and points in html()
 
 
 def test_the_page_names_a_best_method_that_shares_no_seed(folder):

@@ -169,6 +169,15 @@ def test_check_says_what_one_may_not_expect_of_adapting(source, capsys):
     assert "such as with `hf download NAME --local-dir models/NAME`" in capsys.readouterr().err
 
 
+def test_check_needs_neither_problems_nor_what_adapting_left(source, capsys):
+    write(DISTILL)
+    assert main(["adapt"]) == 0
+    for folder in ("work", "data"):  # as in a new checkout with this base
+        Path(folder).rename(f"{folder}.away")
+        assert main(["check"]) == 0
+        assert "makes it anew" not in capsys.readouterr().out
+
+
 def test_a_source_is_inspected(source, capsys):
     assert main(["inspect", str(SOURCE)]) == 0
     said = capsys.readouterr().out

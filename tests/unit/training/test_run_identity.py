@@ -198,6 +198,7 @@ def test_what_decides_the_updates_is_another_run(project):
         {"train__collapse_window": 3},
         {"train__stop_on_collapse": True},
         {"train__max_empty_collects": 3},
+        {"train__reuse": 2},
     ]
     for changes in others:
         write_params(**changes)
