@@ -83,4 +83,4 @@ def overrides(**changes: object) -> dict[str, object]:
     """What makes the small settings of the tests, with changes, out of the profile `embedded`."""
     small = small_params(**CHANGES | changes)
     shipped, small = (params_file.flat(raw) for raw in (profiles.resolve("embedded"), small))
-    return {key: value for key, value in small.items() if shipped.get(key) != value}
+    return {key: value for key, value in small.items() if shipped.get(key, "none") != value}
