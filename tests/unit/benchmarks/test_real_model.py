@@ -41,7 +41,6 @@ def test_the_model_travels_in_two_parts(tmp_path: Path, monkeypatch):
     pack = module("pack", monkeypatch)
     monkeypatch.setattr(pack, "GGUF", tmp_path / "model.gguf")
     monkeypatch.setattr(pack, "PARTS", [tmp_path / "model.1", tmp_path / "model.2"])
-    monkeypatch.setattr(pack, "ROWS", tmp_path / "rows")
     content = os.urandom(1001)
     pack.GGUF.write_bytes(content)
     pack.split_model()
