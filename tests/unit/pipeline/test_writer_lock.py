@@ -390,7 +390,9 @@ def test_dvcs_list_goes_if_it_is_cut_off_or_names_no_dvc_that_runs(folder, text)
 
 
 def test_the_list_of_a_dvc_that_runs_stays(folder):
-    with subprocess.Popen([sys.executable, "-c", "input()", "dvc"], stdin=subprocess.PIPE) as dvc:
+    words, pipe = [sys.executable, "-c", "print(flush=True); input()", "dvc"], subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe) as dvc:
+        assert dvc.stdout and dvc.stdout.readline()  # before, it may have no command line yet
         RWLOCK.write_text(f'{{"write": {{"/a": {{"pid": {dvc.pid}, "cmd": "dvc repro"}}}}}}')
         forget_the_dead()
         assert RWLOCK.exists()
