@@ -15,7 +15,7 @@ from torch import Tensor
 from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
 from dopsd.algorithms.common.batch import Batch, States
 from dopsd.algorithms.common.losses import entropy
-from dopsd.algorithms.d_opsd.divergence import divergence_of, shared_mass, top_overlap
+from dopsd.algorithms.d_opsd.divergence import Divergence, divergence_of, shared_mass, top_overlap
 from dopsd.algorithms.d_opsd.states import BlockSchedule, states_by_update
 from dopsd.algorithms.d_opsd.teacher import AS_STUDENT, TeacherView, gathered
 from dopsd.core.metrics import MetricSums
@@ -26,6 +26,9 @@ from dopsd.rollout.collector import RolloutCollector, SelectedRollout
 if TYPE_CHECKING:
     from dopsd.algorithms.d_opsd.config import DOpsdConfig
     from dopsd.models.policy import Policy
+
+PARTS = (1.0, 0.75, 0.5, 0.25, 0.125)  # of reveal_ratio, where least_shared may lower it
+PILOT_STATES, PILOT_ROWS = 2, 16  # states of a rollout that it is measured on; states of a forward
 
 
 def build(config: DOpsdConfig, context: AlgorithmContext) -> DOpsd:
@@ -44,7 +47,8 @@ def build_components(
     """
     policy, sampling = context.policy, context.sampling
     attention = config.teacher_attention
-    policy.use_teacher(config.teacher, config.ema_decay, config.teacher_dropout, attention)
+    every = config.teacher_refresh_every
+    policy.use_teacher(config.teacher, config.ema_decay, config.teacher_dropout, attention, every)
     return context.collector(config), BlockSchedule.of(policy, sampling)
 
 
@@ -59,7 +63,8 @@ class DOpsd:
     ) -> None:
         self.config, self.collector, self.blocks = config, collector, blocks
         self.normalize_by_all_prompts = config.denominator == "prompts"
-        self.divergence = divergence_of(config)
+        self.divergence, self.from_start = divergence_of(config), Divergence("reverse_kl")
+        self.revealed = config.reveal_ratio  # of the last collect
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
         """Sample and keep rollouts, and cut the states of their trajectories into updates.
@@ -71,7 +76,10 @@ class DOpsd:
         selected = [item for item in scored if item.is_kept]
         rollouts, views = [item.best for item in selected], self.teacher_views(policy, selected)
         updates = self.updates(policy, rollouts, views, update)
-        return Collected(updates, self.collector.summary(policy, scored))
+        stats = self.collector.summary(policy, scored)
+        if self.config.least_shared and updates:
+            stats.metrics.add("revealed", self.revealed)
+        return Collected(updates, stats)
 
     def updates(
         self, policy: Policy, rollouts: list[Rollout], views: Sequence[TeacherView], update: int
@@ -100,11 +108,12 @@ class DOpsd:
         """Return the states of every update; with several processes, an equal share for each."""
         group = policy.process_group
         if group.size == 1:
-            updates = states_by_update(rollouts, self.config, self.blocks, key, views)
+            config = self.revealing(policy, rollouts, views, key)
+            updates = states_by_update(rollouts, config, self.blocks, key, views)
             return [states and states.to(policy.device) for states in updates]
         rollouts, views = gathered(group, rollouts, views)
-        share = group.rank, group.size
-        update_states = states_by_update(rollouts, self.config, self.blocks, key, views, share)
+        share, config = (group.rank, group.size), self.revealing(policy, rollouts, views, key)
+        update_states = states_by_update(rollouts, config, self.blocks, key, views, share)
         sizes = group.all_gather_object(
             [[0 if states is None else len(states) for states in update_states]]
         )
@@ -113,6 +122,35 @@ class DOpsd:
             for states, rank_sizes in zip(update_states, zip(*sizes, strict=True), strict=True)
             if any(rank_sizes)
         ]
+
+    @torch.no_grad()
+    def revealing(
+        self,
+        policy: Policy,
+        rollouts: list[Rollout],
+        views: Sequence[TeacherView],
+        key: tuple[int, int],
+    ) -> DOpsdConfig:
+        """Return the settings with the largest reveal that leaves `least_shared` shared.
+
+        It is measured on a few states of each rollout, in every process on those of all.
+        """
+        config, least = self.config, self.config.least_shared
+        if not least:
+            return config
+        one = {"updates_per_trajectory": 1, "drop_remainder": False, "state_sample": PILOT_STATES}
+        for part in PARTS:
+            config = config.model_copy(update={"reveal_ratio": part * self.config.reveal_ratio})
+            once = config.model_copy(update=one)
+            pilot = states_by_update(rollouts, once, self.blocks, key, views)
+            sums = MetricSums()
+            for states in filter(None, pilot):
+                for batch in states.to(policy.device).split(PILOT_ROWS):
+                    sums.merge(self.loss(policy, batch).metrics)
+            if sums.means().get("shared_mass", 1.0) >= least:
+                break
+        self.revealed = config.reveal_ratio
+        return config
 
     def teacher_views(
         self, policy: Policy, selected: Sequence[SelectedRollout]
@@ -145,14 +183,20 @@ class DOpsd:
         hidden = policy.hidden(batch.student_ids, batch.attention_mask("student_mask"))[:, -length:]
         student_logits = sampleable_logits(policy, take(hidden, positions))  # [B, K, V]
         value, unclipped, clipped = self.divergence(student_logits, teacher_logits)  # [B, K]
-        per_state = (value * selected.valid).sum(1)  # [B]
-        if self.config.reduction == "mean":
-            per_state = per_state / selected.valid.sum(1)
         figures = {
             "divergence": unclipped,
             "clip_ratio": clipped,
             "overlap_top20": top_overlap(student_logits, teacher_logits),
         }
+        if self.config.anchor:
+            with torch.no_grad(), policy.reference():
+                hidden = policy.hidden(batch.student_ids, batch.attention_mask("student_mask"))
+                start_logits = sampleable_logits(policy, take(hidden[:, -length:], positions))
+            figures["anchor"] = self.from_start(student_logits, start_logits)[0]
+            value = value + self.config.anchor * figures["anchor"]
+        per_state = (value * selected.valid).sum(1)  # [B]
+        if self.config.reduction == "mean":
+            per_state = per_state / selected.valid.sum(1)
         figures |= {
             "student_entropy": entropy(student_logits.detach()),
             "teacher_entropy": entropy(teacher_logits),

@@ -11,12 +11,14 @@ import torch
 from fakes import EOS, MASK, FakePolicy
 from test_literal import collected, moved
 
+from dopsd.algorithms.common.base import LossOutput
 from dopsd.algorithms.common.batch import States
 from dopsd.algorithms.d_opsd.algorithm import DOpsd
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.algorithms.d_opsd.states import BlockSchedule
 from dopsd.config.loading import load_params
 from dopsd.core.errors import DopsdError
+from dopsd.core.metrics import MetricSums
 from dopsd.core.tensors import pack, take
 from dopsd.training.run_identity import settings_of
 from dopsd.training.trainer import Trainer
@@ -141,6 +143,38 @@ def test_states_are_weighted_and_uneven_k_is_not_padded_into_the_loss():
     )
 
 
+def test_the_anchor_adds_the_kl_from_the_initial_policy():
+    batch = states([2, 1], [[1, 3], [2]], [[1, 3], [2]])
+    found = method(anchor=0.5).loss(TwoFaced(TEACHER, STUDENT), batch)  # then the teacher's table
+    back = [0.5 * math.log(0.5 / p) + 0.5 * math.log(0.5 / (1 - p)) for p in (0.9, 0.8, 0.6)]
+    learnt = kl(0.9) + kl(0.8) + kl(0.6)
+    assert found.total.item() == pytest.approx(learnt + 0.5 * sum(back), abs=1e-6)
+    assert found.metrics["anchor"] == (pytest.approx(sum(back), abs=1e-6), 3.0)
+    assert found.metrics["divergence"] == (pytest.approx(learnt, abs=1e-6), 3.0)
+
+
+@pytest.mark.parametrize("least", [0.0, 0.85, 1.0])
+def test_the_reveal_is_the_largest_that_leaves_enough_shared(project, monkeypatch, least: float):
+    def shared(self, policy, batch):  # one less the tokens that only the teacher sees
+        shown = (batch.student_ids != batch.teacher_ids).sum(1)
+        masked = (batch.student_ids == policy.mask_id).sum(1)
+        later = masked - (batch.candidates.sum(1))
+        sums = MetricSums()
+        sums.add("shared_mass", (1 - shown / later.clamp(min=1)).sum().item(), len(batch))
+        return LossOutput(torch.tensor(0.0), sums)
+
+    monkeypatch.setattr(DOpsd, "loss", shared)
+    loop = moved("d_opsd", False, reveal_ratio=1.0, least_shared=least)
+    while not loop.waiting:
+        loop.collect()
+    expected = {0.0: 1.0, 0.85: 0.125, 1.0: 0.125}[least]
+    batch = loop.waiting[0][0]
+    shown = (batch.student_ids != batch.teacher_ids).sum(1)
+    later = shown + (batch.teacher_ids == loop.policy.mask_id).sum(1) - batch.candidates.sum(1)
+    assert torch.equal(shown, (expected * later).long())
+    assert loop.gathered.means().get("revealed") == (expected if least else None)
+
+
 def test_pack_and_take_gather_the_flagged_rows_in_order():
     slots, valid = pack(torch.tensor([[False, True, False, True], [True, False, False, False]]), 2)
     assert slots[0].tolist() == [1, 3] and slots[1, 0].item() == 0
@@ -195,6 +229,18 @@ def test_an_empty_collect_is_skipped_or_counts_as_an_update(project):
     with pytest.raises(DopsdError, match="3 collects in a row gave nothing"):
         advance(loop)
     assert loop.update == 0
+
+
+def test_a_teacher_that_is_refreshed_every_second_update_is_a_copy_of_the_student(project):
+    loop = moved("d_opsd", teacher="ema", ema_decay=0.0, teacher_refresh_every=2)
+    name, p = next(iter(loop.parameters.items()))
+    old = loop.policy.ema[name].clone()
+    with torch.no_grad():
+        p.add_(1.0)
+    loop.policy.after_update(0)
+    assert torch.equal(loop.policy.ema[name], old)
+    loop.policy.after_update(1)
+    assert torch.equal(loop.policy.ema[name], p.detach())
 
 
 @pytest.mark.parametrize("teacher", ["live", "ema"])
