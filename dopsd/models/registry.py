@@ -202,11 +202,6 @@ class Published(NamedTuple):
     made_by: str = ""
 
     @property
-    def has_blocks(self) -> bool:
-        """Whether it attends in blocks."""
-        return self.must_name_blocks or bool((self.shape or {}).get("block_size"))
-
-    @property
     def must_name_blocks(self) -> bool:
         """Whether only the settings tell its blocks."""
         return self.settings.startswith("model.block_size")

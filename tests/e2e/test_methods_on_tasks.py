@@ -7,10 +7,12 @@ task, and the deployment with one method.
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import product
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from deployed import run_by, services, submit_changes
 from workspace import CHANGES, Workspace, overrides
 
@@ -60,6 +62,7 @@ def tasks_of(which: str) -> list[str]:
 def settings(which: str, tasks: list[str], methods: list[str]) -> dict[str, object]:
     """Changes to the small settings, as keys of `small_params`."""
     changes: dict[str, object] = {"matrix__tasks": tasks, "matrix__methods": methods}
+    changes["data__chains__model"] = {"path": "base/chains"}  # the toy base is never right there
     for name in ROWS:
         for split in ("train", "test"):
             changes[f"data__{name}__{split}__path"] = f"data/external/{name}-{split}.jsonl"
@@ -72,8 +75,10 @@ def settings(which: str, tasks: list[str], methods: list[str]) -> dict[str, obje
 
 
 def workspace(folder: Path) -> Workspace:
-    """A checkout with the rows of the tasks."""
+    """A checkout with the rows of the tasks, and the base of chains."""
     made = Workspace(folder, is_warm=True)
+    shutil.copytree(ROOT / "base/chains", folder / "base/chains")
+    made.commit()
     external = folder / "data/external"
     external.mkdir(parents=True, exist_ok=True)
     for name, rows in ROWS.items():

@@ -1,8 +1,8 @@
 """Settings of 4x4 Sudoku."""
 
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dopsd.core.metrics import Metric
 from dopsd.core.settings import Count, Whole
@@ -32,15 +32,6 @@ class SudokuConfig(TaughtTaskConfig):
     def files(self) -> dict[str, str]:
         """The local files that the section names, by key."""
         return super().files | ({"test_file": self.test_file} if self.test_file else {})
-
-    @model_validator(mode="after")
-    def grids_are_left(self) -> Self:
-        """Require at least one grid for training."""
-        if self.validation_grids + self.test_grids >= GRIDS:
-            raise ValueError(
-                "validation_grids and test_grids must leave grids of the 288 for training"
-            )
-        return self
 
 
 METRICS = {
