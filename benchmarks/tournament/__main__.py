@@ -62,8 +62,9 @@ def tournament(path: Path, parts: Sequence[str], tasks: Sequence[str], jobs: int
             runs = to_test(plan, tasks)
             make(TEST, [run for run in runs if not run.tested], path, jobs)
             continue
-        while runs := to_make(plan, part, tasks):  # more are known after the first: the leaders
-            make(part, runs, path, jobs)
+        for _ in range(2 if part == RUN else 1):  # after the first runs the leaders are known
+            runs = [run for run in runs_of(plan, part) if run.task in tasks]
+            make(part, [r for r in runs if not r.result and not r.failure], path, jobs)
     print_markdown(results.markdown(results.write(plan, path, params)))
     log(f"tournament: wrote {results.folder_of(plan) / 'results.json'}")
 
@@ -88,13 +89,6 @@ def check(plan: Plan, params: Params, tasks: Sequence[str]) -> None:
             " leaders on validation; set select.split=validation",
             code=Code.CONTRADICTION,
         )
-
-
-def to_make(plan: Plan, part: str, tasks: Sequence[str]) -> list[Run]:
-    """Return the runs on these tasks that are missing, and whose start is there."""
-    runs = [run for run in runs_of(plan, part) if run.task in tasks]
-    missing = [run for run in runs if not run.result and not run.failure]
-    return [run for run in missing if run.start or not plan.entries[run.entry].start]
 
 
 def to_test(plan: Plan, tasks: Sequence[str]) -> list[Run]:

@@ -32,8 +32,6 @@ class Entry(Section):
     knows: Knowledge  # what the method is told of a training problem beyond its text
     settings: Changes = Field({})  # changes of the method's section, `train` included
     on: dict[str, OnTask] = Field({})  # further changes, by task
-    rates: list[Positive] = Field([])  # learning rates to try; empty: those of `tuning`
-    start: str = ""  # entry whose run uses the first half of the tokens, and this one the rest
 
 
 class Switch(Section):
@@ -86,12 +84,6 @@ class Plan(Section):
         named = [(f"entries.{e}", self.method_of(e), ALGORITHMS.names) for e in self.entries]
         named += [(f"switches.{s}", self.switches[s].entry, self.entries) for s in self.switches]
         named += [("own", self.own, self.entries)]
-        first = [name for name, entry in self.entries.items() if not entry.start]
-        named += [
-            (f"entries.{e}.start", entry.start, first)
-            for e, entry in self.entries.items()
-            if entry.start
-        ]
         named += [
             (f"entries.{e}.on", t, self.tasks) for e in self.entries for t in self.entries[e].on
         ]
@@ -107,10 +99,6 @@ class Plan(Section):
     def method_of(self, entry: str) -> str:
         """Return the section of params.yaml that an entry changes."""
         return self.entries[entry].method or entry
-
-    def rates_of(self, entry: str) -> list[float]:
-        """Return the learning rates that an entry is tuned by."""
-        return self.entries[entry].rates or self.tuning.rates
 
     def title_of(self, entry: str) -> str:
         """Return the name of an entry in tables."""

@@ -195,7 +195,7 @@ def _missing(plan: Plan, task: str, entry: str, runs: list[Run]) -> list[str]:
 def _limits(plan: Plan, task: str, entry: str, runs: list[Run]) -> list[str]:
     """Return what limits the finished runs of an entry on a task."""
     results = [result for run in runs if (result := run.result)]
-    name, rates, warnings = f"{entry} on {task}", plan.rates_of(entry), []
+    name, rates, warnings = f"{entry} on {task}", plan.tuning.rates, []
     if len({result["code"] for result in results}) > 1:
         warnings.append(f"{name}: different versions of the code trained its runs.")
     if ends := [r["ended"] for r in results if r["ended"] and not _is_used(plan, r["curve"][-1])]:

@@ -27,7 +27,6 @@ RESULT = "tournament.json"  # in a run's folder
 TESTED = "tournament_test.json"  # beside it
 FAILED = "tournament_failed.json"  # beside it: why the run cannot be made
 TUNE, RUN, SWITCH, TEST = "tune", "run", "switch", "test"
-FIRST_PART = 0.5  # share of the tokens that the run uses from which another one starts
 BUDGETS = {"tokens": "tokens", "seconds": "cpu_seconds"}  # the cost that each limits
 _decided: dict[str, dict[str, Any]] = {}  # what `Run.decided_by_files` returned
 
@@ -74,7 +73,7 @@ class Run:
         """The name of the run's settings, below the algorithm's."""
         name = f"{self.plan.name}_{self.entry}"
         if self.part == TUNE:
-            return f"{name}_rate_{1 + self.plan.rates_of(self.entry).index(self.rate)}"
+            return f"{name}_rate_{1 + self.plan.tuning.rates.index(self.rate)}"
         return f"{name}_switch_{self.switch}" if self.switch else f"{name}_final"
 
     @property
@@ -94,29 +93,8 @@ class Run:
 
     @property
     def share(self) -> float:
-        """The share of the budgets that the run may use, without that of its start."""
-        left = 1 - FIRST_PART if self.plan.entries[self.entry].start else 1.0
-        return left * (self.plan.tuning.share if self.part == TUNE else 1.0)
-
-    @property
-    def start(self) -> tuple[Run, int] | None:
-        """The run that this one starts from and the update of its checkpoint; None: none is made.
-
-        It is the last scored one within the first part of the tokens, which all of a tuning run is.
-        """
-        entry = self.plan.entries[self.entry].start
-        if not entry:
-            return None
-        found = finals(self.plan, self.task, entry, [self.seed])
-        if self.part == TUNE:
-            best = best_rate(self.plan, self.task, entry)
-            found = [run for run in tuning(self.plan, self.task, entry) if run.rate == best]
-        for run in found:
-            rows = (run.result or {"curve": []})["curve"]
-            most = FIRST_PART * self.plan.tokens
-            updates = [int(row["update"]) for row in rows if 0 < row["tokens"] <= most]
-            return (run, max(updates)) if updates else None
-        return None
+        """The share of the budgets that the run may use."""
+        return self.plan.tuning.share if self.part == TUNE else 1.0
 
     @property
     def limits(self) -> dict[str, float]:
@@ -132,13 +110,9 @@ class Run:
             changes = merged(changes, self.plan.switches[self.switch].settings)
         return merged(changes, {"train": {"learning_rate": self.rate}})
 
-    def params(self, updates: int, starts: bool = True) -> Params:
-        """Return all settings of the run with this many updates, with the start if there is one."""
-        ends: dict[str, Any] = {"updates": updates, "checkpoint_every": 1}
-        if starts and self.start:
-            run, update = self.start
-            made = (run.result or {})["fingerprint"]
-            ends["start_from"] = str(WORK / made / f"step-{update:06d}")
+    def params(self, updates: int) -> Params:
+        """Return all settings of the run with this many updates."""
+        ends = {"updates": updates, "checkpoint_every": 1}
         raw = completed(settings())
         section = merged(merged(raw["method"].get(self.method, {}), self.changes), {"train": ends})
         variants: dict[str, Any] = {"default": {}, self.variant: {}}  # names the run's folder
@@ -155,10 +129,8 @@ class Run:
     @property
     def identity(self) -> dict[str, Any]:
         """What decides the run and its scores: settings, data, base and budgets, but not code."""
-        start = self.start
         return {
             **self._decided_by_files(),
-            **({"start": [start[0].identity, start[1]]} if start else {}),
             "budgets": [self.plan.tokens, self.plan.seconds, self.share, self.plan.most_updates],
             "checkpoints": self.plan.checkpoints.model_dump(),
         }
@@ -167,7 +139,7 @@ class Run:
         """Return what params.yaml, data and base decide; they stay while a command runs."""
         name = json.dumps([str(self.key.folder), self.changes, self.plan.most_updates])
         if name not in _decided:
-            params = self.params(self.plan.most_updates, starts=False)
+            params = self.params(self.plan.most_updates)
             run, select = params.run(*self.key.parts), params.select
             files = [*data_files(self.task, "validation"), *data_files(self.task, "test")]
             _decided[name] = {
@@ -224,8 +196,7 @@ class Run:
 
 def tuning(plan: Plan, task: str, entry: str) -> list[Run]:
     """Return the runs that try the learning rates of an entry on a task."""
-    rates = plan.rates_of(entry)
-    return [Run(plan, TUNE, task, entry, plan.tuning.seed, rate) for rate in rates]
+    return [Run(plan, TUNE, task, entry, plan.tuning.seed, rate) for rate in plan.tuning.rates]
 
 
 def tried_rates(plan: Plan, task: str, entry: str) -> dict[float, float]:
@@ -296,8 +267,7 @@ def runs_of(plan: Plan, part: str) -> list[Run]:
 
     Args:
         plan: the rules.
-        part: TUNE, RUN (with the further seeds of the leaders and of what they start from), or
-            SWITCH.
+        part: TUNE, RUN (with the further seeds of the leaders), or SWITCH.
     """
     pairs = [(task, entry) for task in plan.tasks for entry in plan.entries]
     if part == TUNE:
@@ -305,9 +275,7 @@ def runs_of(plan: Plan, part: str) -> list[Run]:
     if part == RUN:
         first = [run for pair in pairs for run in finals(plan, *pair, plan.seeds)]
         led = [(task, entry) for task in plan.tasks for entry in leaders(plan, task)]
-        begun = [(task, plan.entries[e].start) for task, e in led if plan.entries[e].start]
-        pairs = list(dict.fromkeys(led + begun))
-        more = [run for pair in pairs for run in finals(plan, *pair, plan.more_seeds)]
+        more = [run for pair in led for run in finals(plan, *pair, plan.more_seeds)]
         return sorted(first, key=lambda run: plan.seeds.index(run.seed)) + more
     return [
         Run(plan, SWITCH, task, switch.entry, plan.seeds[0], rate, name)

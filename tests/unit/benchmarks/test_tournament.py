@@ -132,33 +132,6 @@ def test_rates_and_leaders_wait_for_all_runs_and_follow_validation(results):
     assert [run.entry for run in more] == ["own", "d_opsd_ema", "told"]
 
 
-def test_a_run_that_starts_from_another_one_waits_for_it_and_has_the_other_half(results):
-    after = {"method": "rft", "knows": "reward", "start": "d_opsd", "rates": [0.0001]}
-    p = plan(entries=PLAN["entries"] | {"after": after})
-    with pytest.raises(ValueError, match="start: afterwards"):
-        plan(entries=PLAN["entries"] | {"after": after | {"start": "afterwards"}})
-    tuned = Run(p, TUNE, "sudoku", "after", 100, 0.0001)
-    assert tuned.start is None
-    assert tuned not in tournament.to_make(p, TUNE, p.tasks)
-    for rate in p.tuning.rates:
-        found = curve(0.3, 0.4, 0.4 + rate, 0.5) | {"fingerprint": f"train-{rate}"}
-        results[TUNE, "d_opsd", rate, 100] = found
-    assert tuned in tournament.to_make(p, TUNE, p.tasks)
-    best = Run(p, TUNE, "sudoku", "d_opsd", 100, 0.003)
-    assert tuned.start == (best, 10)  # after 400 of 1000 tokens; the next one has 600
-    assert tuned.limits["tokens"] == 250
-    folder = "work/train-0.003/step-000010"
-    assert tuned.params(1).run(*tuned.key.parts).train.start_from == folder
-    assert tuned.variant == "tournament_after_rate_1"
-    results[TUNE, "after", 0.0001, 100] = curve(0.3, 0.4)
-    final = Run(p, RUN, "sudoku", "after", 0, 0.0001)
-    assert final.limits["tokens"] == 500
-    assert final not in tournament.to_make(p, RUN, p.tasks)
-    results[RUN, "d_opsd", 0.003, 0] = curve(0.3, 0.4, 0.5)
-    assert final in tournament.to_make(p, RUN, p.tasks)
-    assert final.start == (Run(p, RUN, "sudoku", "d_opsd", 0, 0.003), 10)
-
-
 def test_the_strongest_of_each_budget_gets_more_seeds(results):
     p = plan(best=1)
     for entry in p.entries:
