@@ -81,7 +81,12 @@ def check(plan: Plan, params: Params, tasks: Sequence[str]) -> None:
         for name, switch in plan.switches.items()
         for task in plan.switch_tasks
     ]
-    for run in [*runs_of(plan, TUNE), *switches]:
+    entries = [
+        Run(plan, RUN, task, entry, plan.seeds[0], rate)
+        for task in plan.tasks
+        for entry in plan.entries
+    ]
+    for run in [*entries, *switches]:
         run.params(1)
     if params.select.split != "validation":
         raise DopsdError(

@@ -195,7 +195,9 @@ class Run:
 
 
 def tuning(plan: Plan, task: str, entry: str) -> list[Run]:
-    """Return the runs that try the learning rates of an entry on a task."""
+    """Return the runs that try the learning rates of an entry on a task; none for one rate."""
+    if len(plan.tuning.rates) == 1:
+        return []
     return [Run(plan, TUNE, task, entry, plan.tuning.seed, rate) for rate in plan.tuning.rates]
 
 
@@ -209,7 +211,12 @@ def tried_rates(plan: Plan, task: str, entry: str) -> dict[float, float]:
 
 
 def best_rate(plan: Plan, task: str, entry: str) -> float | None:
-    """Return the rate that is best on validation, the lowest of equal ones; None: not known yet."""
+    """Return the rate that is best on validation, the lowest of equal ones; None: not known yet.
+
+    A plan with one rate has nothing to try.
+    """
+    if len(plan.tuning.rates) == 1:
+        return plan.tuning.rates[0]
     tried = tried_rates(plan, task, entry)
     return max(tried, key=lambda rate: (tried[rate], -rate)) if tried else None
 

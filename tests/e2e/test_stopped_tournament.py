@@ -35,7 +35,7 @@ PLAN = {
 @pytest.mark.nightly
 def test_a_stopped_tournament_continues_and_tests_once_at_the_end(project):
     Path("plan.yaml").write_text(yaml.safe_dump(PLAN))
-    log = Path("work/tournament/sudoku-infill-tournament_own_rate_1-100.log")
+    log = Path("work/tournament/sudoku-infill-tournament_own_final-0.log")
     stopped = begun(lambda: log.is_file() and "updates" in log.read_text())
     stopped.send_signal(signal.SIGINT)
     stopped.communicate()
