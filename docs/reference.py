@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import yaml
 from error_reference import errors_page
 from settings_reference import configuration_page, table
-from tournament_tables import short_table, standings_table
+from tournament_tables import standings_table
+from verification_page import verification_page
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.errors import Code, DopsdError
@@ -135,9 +136,9 @@ PAGES = {
     "configuration.md": configuration_page,
     "errors.md": errors_page,
     "metrics.md": metrics_page,
+    "verification.md": verification_page,
 }
 WITH_TABLES = {  # pages with tables between comments, and how they lead to docs/algorithms
-    "../README.md": "docs/algorithms/",
     "algorithms/index.md": "",
     "bases.md": "algorithms/",
     "experiments.md": "algorithms/",
@@ -155,7 +156,6 @@ def page_text(name: str) -> str:
         "tasks": tasks_table,
         "bases": lambda: "\n".join(checkpoints_table()),
         "architectures": lambda: "\n".join(architectures_table()),
-        "tournament": short_table,
         "tournament_tokens": lambda: standings_table("tokens"),
         "tournament_seconds": lambda: standings_table("seconds"),
     }

@@ -12,8 +12,6 @@ from settings_reference import table
 from dopsd.core.statistics import gap, percent
 
 RESULTS = Path(__file__).parents[1] / "benchmarks/tournament/results.json"
-SHORT = 8  # rows of the README's table
-PAPER = ("d_opsd", "diffu_grpo")  # what the paper compares
 
 
 def standings_table(budget: str) -> str:
@@ -34,23 +32,6 @@ def standings_table(budget: str) -> str:
         lines.append([f"**{title}**" if entry == own else title, *cells])
     head = [word for t in _tasks(results) for word in (f"{t} (seeds)", "own minus it")]
     return table(["entry", *head], [["base", *_bases(results)], *lines])
-
-
-def short_table() -> str:
-    """Return the best entries at equal sampled tokens, and the two that the paper compares."""
-    results = json.loads(RESULTS.read_text())
-    rows, lines = _rows(results, "tokens"), []
-    order = _order(results, rows)
-    for entry in dict.fromkeys([*order[:SHORT], "d_opsd_one", "d_opsd_often", *PAPER]):
-        found = [rows.get((task, entry)) for task in _tasks(results)]
-        accuracies = [f"{percent(row['test'])} ({row['seeds']})" if row else "–" for row in found]
-        described = results["entries"][entry]
-        knows = {task: described["knows"][task] for task in _tasks(results)}
-        is_one = len(set(knows.values())) == 1
-        told = [text if is_one else f"{text} ({task})" for task, text in knows.items()]
-        lines.append([described["title"], ", ".join(dict.fromkeys(told)), *accuracies])
-    bases = _bases(results)[::2]
-    return table(["entry", "knows", *_tasks(results)], [["base", "", *bases], *lines])
 
 
 def _tasks(results: dict[str, Any]) -> list[str]:

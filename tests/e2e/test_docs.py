@@ -69,6 +69,19 @@ def test_every_block_of_commands_is_run_somewhere_or_says_why_not():
             assert (ROOT / test.rstrip(".")).exists(), f"{block.name}: {test} does not exist"
 
 
+def test_the_readme_is_short():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 120
+    assert [line for line in lines if len(line) > 160 and not line.startswith("|")] == []
+
+
+def commands_of_table(page: Path) -> list[str]:
+    """Commands in the second column of tables that say that they are run."""
+    tables = re.findall(r"<!-- run the commands of this table -->\n((?:\|.*\n)+)", page.read_text())
+    rows = [row.split(" | ")[1] for part in tables for row in part.splitlines()[2:]]
+    return [" && ".join(re.findall(r"`([^`]+)`", row)) for row in rows]
+
+
 @pytest.mark.full
 def test_the_commands_of_each_page_run(tmp_path: Path):
     workspace = Workspace(tmp_path, is_shipped=True, is_warm=True)
@@ -86,6 +99,7 @@ def test_the_commands_of_each_page_run(tmp_path: Path):
         scripts = [
             ["bash", "-euo", "pipefail", "-c", b.text] for b in marked if b.language == "bash"
         ]
+        scripts += [["bash", "-euc", text] for text in dict.fromkeys(commands_of_table(page))]
         if python := "\n".join(b.text for b in marked if b.language == "python"):
             scripts.append([sys.executable, "-c", python])
         for words in scripts:
