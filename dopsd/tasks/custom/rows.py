@@ -11,7 +11,7 @@ from dopsd.tasks.common.sources import Row, columns_found, encodable
 from dopsd.tasks.custom.answers import extract
 from dopsd.tasks.custom.config import CustomTaskConfig, columns_of
 from dopsd.tasks.custom.verifiers.command import ROW
-from dopsd.tasks.custom.verifiers.config import CommandConfig, contents
+from dopsd.tasks.custom.verifiers.config import contents
 
 SCORED_BY = "scored_by"  # in extra of a problem: digest of what decides the scores of its answers
 
@@ -65,8 +65,7 @@ class RowReader:
     def __init__(self, key: str, config: CustomTaskConfig) -> None:
         self.key, self.config = key, config
         self.parts = list(Formatter().parse(config.prompt))
-        columns = config.verifier.columns if isinstance(config.verifier, CommandConfig) else []
-        self.row_columns = columns
+        self.row_columns: list[str] = getattr(config.verifier, "columns", [])
         self.scored_by = digest(config)
         self.decimal: str = getattr(config.verifier, "decimal", ".")
 

@@ -22,6 +22,7 @@ from dopsd.tasks.custom.rows import SCORED_BY, RowReader, as_text
 from dopsd.tasks.custom.verifiers.command import command, mathematics
 from dopsd.tasks.custom.verifiers.config import VerifierConfig
 from dopsd.tasks.custom.verifiers.json_schema import JsonSchema
+from dopsd.tasks.custom.verifiers.python_tests import PythonTests
 from dopsd.tasks.custom.verifiers.texts import Choice, Exact, Number, Pattern
 
 SHOWN = 3  # faulty rows to name; the others are counted
@@ -236,6 +237,7 @@ MAKERS: dict[str, Callable[[str, Any], Verifier]] = {
     "math": mathematics,
     "json_schema": JsonSchema,
     "command": command,
+    "python_tests": PythonTests,
 }
 
 

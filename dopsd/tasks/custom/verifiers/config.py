@@ -191,6 +191,21 @@ class CommandConfig(VerifierSettings):
         }
 
 
+class PythonTestsConfig(VerifierSettings):
+    """Verifier `python_tests`: the answer is a Python program that passes the row's tests."""
+
+    type: Literal["python_tests"] = "python_tests"  # a program that passes the row's tests
+    tests: str = "tests"  # column with Python code that raises where the program is wrong
+    before: str | None = None  # column with code that stands before the program; null: none
+    seconds: Count = 10  # time limit of a program; then it scores 0
+    memory_mb: Annotated[int, Field(ge=64, le=10**6)] = 512  # memory limit of each process
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that a problem carries."""
+        return [self.tests, *([self.before] if self.before else [])]
+
+
 TYPES: dict[str, type[VerifierSettings]] = {
     kind.model_fields["type"].default: kind
     for kind in (
@@ -201,6 +216,7 @@ TYPES: dict[str, type[VerifierSettings]] = {
         MathConfig,
         JsonSchemaConfig,
         CommandConfig,
+        PythonTestsConfig,
     )
 }
 
@@ -229,7 +245,8 @@ VerifierConfig = Annotated[
     | RegexConfig
     | MathConfig
     | JsonSchemaConfig
-    | CommandConfig,
+    | CommandConfig
+    | PythonTestsConfig,
     BeforeValidator(by_type),
 ]
 
