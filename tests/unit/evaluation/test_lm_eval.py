@@ -1,0 +1,181 @@
+"""The model `dopsd` of lm-evaluation-harness: the real harness runs it, and scores the published
+generations of GSM8K beside us.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import ROOT
+from texts import golden, needs_golden
+
+from dopsd.core.errors import DopsdError
+from dopsd.tasks.registry import TASKS, load_task
+
+pytest.importorskip("lm_eval", reason="needs the extra lm-eval")
+
+TASK_FILES = ROOT / "examples/lm_eval"
+CHAT = [{"role": "user", "content": "0410020420430020"}]
+
+
+def model(**options: object):
+    from dopsd.serving.lm_eval import HarnessModel
+
+    lengths = {"gen_length": 40, "block_length": 8, "steps": 20}
+    return HarnessModel(str(ROOT / "base/sudoku"), **lengths | options)
+
+
+def asked(*arguments: object) -> SimpleNamespace:
+    return SimpleNamespace(args=arguments)
+
+
+def test_answers_are_those_of_our_sampler_up_to_the_stop_text():
+    import dopsd
+
+    harness = model()
+    context = harness.apply_chat_template(CHAT)
+    whole, cut = harness.generate_until(
+        [asked(context, {"until": []}), asked(context, {"until": ["</answer>", "x"]})]
+    )
+    (rollout,) = dopsd.sample(harness.policy, [CHAT[0]["content"]], dopsd.run_settings("embedded"))
+    assert whole == harness.policy.text.decode(rollout.completion_ids)
+    assert cut == whole.partition("</answer>")[0] != whole
+
+
+def test_the_likelihood_of_one_token_is_exact_and_of_two_the_mean_over_all_masks():
+    harness = model(draws=400)
+    policy, context = harness.policy, harness.apply_chat_template(CHAT)
+    prompt = harness._ids(context)
+
+    def logps(shown: list[int], targets: list[int]) -> torch.Tensor:
+        """ln p of each target, where the tokens `shown` (or masks) stand. [len(targets)]."""
+        ids = torch.cat([prompt, torch.tensor(shown)])[None]
+        hidden = policy.hidden(ids, None)[0, -len(targets) :]
+        return policy.head(hidden).log_softmax(-1)[range(len(targets)), targets]
+
+    a, b = harness._ids("<reasoning>").item(), harness._ids("1").item()
+    mask = policy.mask_id
+    with torch.no_grad():
+        one, two = logps([mask], [a]), logps([mask, mask], [a, b])
+        alone = [logps([mask, b], [a, b])[0], logps([a, mask], [a, b])[1]]
+    (found, is_greedy), (both, _) = harness.loglikelihood(
+        [asked(context, "<reasoning>"), asked(context, "<reasoning>1")]
+    )
+    assert found == pytest.approx(one.item(), abs=1e-5)
+    assert is_greedy == (one.item() > -0.69)  # it is likelier than all others together
+    # one of the two masked (twice its ln p, each with probability 1/4), or both (1/2)
+    expected = (alone[0] + alone[1]) / 2 + two.sum() / 2
+    assert both == pytest.approx(expected.item(), abs=0.15 * abs(expected.item()) + 0.05)
+    (rolling,) = harness.loglikelihood_rolling([asked("12")])
+    assert rolling < 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"protocol": "gredy"}, "did you mean greedy"),
+        ({"step": 20}, "did you mean steps"),
+        ({"adapter": "no"}, "no such folder"),
+    ],
+)
+def test_a_wrong_word_of_model_args_is_named(options: dict, words: str, project):
+    with pytest.raises(DopsdError, match=words):
+        model(**options)
+
+
+@pytest.mark.full
+def test_the_harness_itself_runs_the_model(tmp_path: Path):
+    rows = [{"prompt": f"{n}" + "0" * 14, "answer": "1234341221434321"} for n in (12, 34, 41)]
+    data = tmp_path / "data/sudoku/test.jsonl"
+    data.parent.mkdir(parents=True)
+    data.write_text(
+        "".join(json.dumps(row | {"prompt": row["prompt"][:16]}) + "\n" for row in rows)
+    )
+    words = ["-m", "dopsd.serving.lm_eval", "run", "--model", "dopsd", "--tasks", "sudoku_local"]
+    words += ["--include_path", str(TASK_FILES), "--apply_chat_template", "--output_path", "out"]
+    path = f"path={ROOT / 'base/sudoku'},gen_length=40,block_length=8,steps=20"
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache")}
+    ran = subprocess.run(
+        [sys.executable, *words, "--model_args", path],
+        cwd=tmp_path,
+        env={**os.environ, **offline, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    (results,) = tmp_path.glob("out/*/results_*.json")
+    found = json.loads(results.read_text())["results"]["sudoku_local"]
+    assert found["sample_len"] == 3 and "exact_match,last-grid" in found
+    refused = subprocess.run(
+        [sys.executable, *words, "--model_args", "path=nowhere"],
+        cwd=tmp_path,
+        env={**os.environ, **offline, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert refused.returncode == 2 and "Traceback" not in refused.stderr
+    assert "nowhere" in refused.stderr.splitlines()[-1]
+
+
+@needs_golden
+def test_every_difference_to_the_harness_on_gsm8k_is_the_one_that_the_docs_explain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from lm_eval import simple_evaluate
+    from lm_eval.api.model import LM
+    from lm_eval.tasks import TaskManager
+
+    rows = list(golden("gsm8k"))
+    texts = {row["question"]: row["generation"] for row in rows}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    Path("data/gsm8k").mkdir(parents=True)
+    answers = ["" if (v := row["ground_truth"]) is None else f"{v:.10g}" for row in rows]
+    lines = [
+        json.dumps({"prompt": row["question"], "answer": answer}) + "\n"
+        for row, answer in zip(rows, answers, strict=True)
+    ]
+    Path("data/gsm8k/test.jsonl").write_text("".join(lines))
+
+    class Replay(LM):
+        """Answers each problem with its published generation."""
+
+        def generate_until(self, requests):
+            return [texts[request.doc["prompt"]] for request in requests]
+
+        def loglikelihood(self, requests):
+            raise NotImplementedError
+
+        loglikelihood_rolling = loglikelihood
+
+    tasks = TaskManager(include_path=str(TASK_FILES))
+    found = simple_evaluate(
+        Replay(), tasks=["gsm8k_local"], task_manager=tasks, log_samples=True, bootstrap_iters=0
+    )
+    theirs = {
+        (sample["filter"], sample["doc"]["prompt"]): sample
+        for sample in found["samples"]["gsm8k_local"]
+    }
+    task = load_task("gsm8k", TASKS.config_class("gsm8k")())
+    pairs, why = Counter(), Counter()
+    for row in rows:
+        problem = task.of_generation(row["question"], row["ground_truth"])
+        ours = task.verify(problem, row["generation"])
+        sample = theirs["flexible-extract", row["question"]]
+        assert theirs["strict-match", row["question"]]["exact_match"] == 0  # nobody wrote ####
+        pairs[ours.score == 1, sample["exact_match"] == 1] += 1
+        (taken,) = sample["filtered_resps"]
+        if ours.score == 1 and sample["exact_match"] != 1:
+            why["3.0 is not 3" if float(taken) == row["ground_truth"] else "a later number"] += 1
+        if ours.score != 1 and sample["exact_match"] == 1:
+            why["no answer in the format" if ours.answer is None else "another"] += 1
+    assert pairs == {(True, True): 853, (True, False): 20, (False, True): 19, (False, False): 238}
+    assert why == {"3.0 is not 3": 15, "a later number": 5, "no answer in the format": 19}
