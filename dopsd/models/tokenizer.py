@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,20 +64,31 @@ def load_tokenizer(folder: Path, config: DenoiserConfig) -> PreTrainedTokenizerB
                 code=Code.TOKENIZER,
             )
         tokenizer.chat_template = LLADA_TEMPLATE
-    try:
+    with rendering(folder):
         prompt_text(tokenizer, config, [{"role": "user", "content": "1 + 1"}])
-    except (TemplateError, TypeError, ValueError) as error:
-        raise DopsdError(
-            f"{folder}: the tokenizer's chat template cannot be rendered"
-            f" ({' '.join(str(error).split())}); correct it, or download the file again",
-            code=Code.TOKENIZER,
-        ) from error
     if config.mask_token:
         _add_mask(tokenizer, config, folder)
     if config.text_ends_with_turn:
         vocabulary = tokenizer.get_vocab()
         config.eos_token_id = vocabulary.get(config.end_of_turn, config.eos_token_id)
     return tokenizer
+
+
+@contextmanager
+def rendering(folder: Path | str) -> Iterator[None]:
+    """Turn the failure of a folder's chat template in this context into one line.
+
+    Raises:
+        DopsdError: if the template cannot be rendered.
+    """
+    try:
+        yield
+    except (TemplateError, TypeError, ValueError) as error:
+        raise DopsdError(
+            f"{folder}: the tokenizer's chat template cannot be rendered"
+            f" ({' '.join(str(error).split())}); correct it, or download the file again",
+            code=Code.TOKENIZER,
+        ) from error
 
 
 def _read(folder: Path, config: DenoiserConfig) -> PreTrainedTokenizerBase:

@@ -33,7 +33,7 @@ from dopsd.models.checkpoint_files import (
 from dopsd.models.common.decoder_config import TOY, DecoderConfig
 from dopsd.models.loading import build_model
 from dopsd.models.registry import ODD, config_class, folder_name, read_config
-from dopsd.models.tokenizer import suppress_tokens
+from dopsd.models.tokenizer import rendering, suppress_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -217,6 +217,12 @@ def _config(source: Source, form: Form) -> dict[str, Any]:
     tokenizer, kind = source.tokenizer, class_of(source.raw["model_type"])
     mask = form.mask_token or kind.mask_token
     rows = source.shapes[EMBEDDING].shape[0]
+    if tokenizer.vocab_size > rows:  # without added tokens, such as one for padding
+        raise DopsdError(
+            f"{source.path}: the tokenizer has {tokenizer.vocab_size} tokens, and the model {rows}"
+            " rows; copy the model's own tokenizer into the folder",
+            code=Code.TOKENIZER,
+        )
     _refuse_mask(tokenizer, mask, form.mask_token is not None)
     tokenizer.add_special_tokens({"mask_token": mask})
     mask_id, eos_id = tokenizer.mask_token_id, tokenizer.eos_token_id
@@ -252,8 +258,17 @@ def _refuse_mask(tokenizer: PreTrainedTokenizerBase, mask: str, is_named: bool) 
             " for a new one",
             code=Code.TOKENIZER,
         )
+    if number is None and mask.replace("_", "").isalnum():
+        raise DopsdError(
+            f"adapt.mask_token: {mask} would stand for a word of texts; name one such as <|mask|>,"
+            f" or a special token in reserve ({names})",
+            code=Code.TOKENIZER,
+        )
     if number is None and is_named:
-        log(f"adapt.mask_token: {mask} becomes a new token; the tokenizer has in reserve: {names}")
+        log(
+            f"note: adapt.mask_token: {mask} becomes a new token; the tokenizer has in reserve:"
+            f" {names}"
+        )
 
 
 def reserve_in_words(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -266,7 +281,8 @@ def reserve_in_words(tokenizer: PreTrainedTokenizerBase) -> str:
 def in_reserve(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """Return the special tokens that can become the mask: no chat and no role has them."""
     chat = [{"role": role, "content": "a"} for role in ("user", "assistant")]
-    text = str(tokenizer.apply_chat_template(chat, tokenize=False))
+    with rendering(tokenizer.name_or_path):
+        text = str(tokenizer.apply_chat_template(chat, tokenize=False))
     roles = {tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token, tokenizer.pad_token}
     special = [t.content for t in tokenizer.added_tokens_decoder.values() if t.special]
     return [token for token in special if token not in roles and token not in text]

@@ -60,21 +60,25 @@ def begin(params: Params, task: str) -> list[RunKey]:
         log(f"adapt: {out} is up to date")
         return []
     if out.exists():
-        other = _other_settings(params, task)
-        reason = (
-            f"is of other {other}" if other else "has files that are not those it was made with"
-        )
-        log(f"adapt: {out} {reason}: making it anew")
+        log(f"adapt: {out} is of other {_other_settings(params, task)}: making it anew")
     return [RunKey(task, name, params.adapt.seed) for name in params.adapt.phases]
 
 
 def require_own(params: Params) -> None:
-    """Refuse to write the base where another model is.
+    """Refuse to write the base where another model is, or one that was changed by hand.
 
     Raises:
-        DopsdError: if the folder is there without the record of an adaptation.
+        DopsdError: if the folder is there without the record of an adaptation, or with other files.
     """
     out = Path(params.model.path)
+    files: dict[str, str] = object_in(out / ADAPTED).get("files", {})
+    for path, found in ((out / name, found) for name, found in files.items()):
+        if not path.is_file() or sha256(path) != found:
+            raise DopsdError(
+                f"model.path: {out}: {path.name} is not as `dopsd adapt` wrote it; name another"
+                " folder to keep this one, or remove it to have it made again",
+                code=Code.OUTPUT_EXISTS,
+            )
     if out.exists() and not (out / ADAPTED).is_file():
         raise DopsdError(
             f"model.path: {out}: is there, and not made by `dopsd adapt`; name another folder for"
@@ -95,8 +99,12 @@ def check(params: Params, task: str) -> list[str]:
     notes, learn, out = list[str](), params.adapt.learn, Path(params.model.path)
     if not data_files(task, "train")[0].is_file():
         return notes
-    is_here = out.exists() and converted_folder(params.adapt).is_dir()
-    if is_here and (other := _other_settings(params, task)):
+    if out.exists() and not converted_folder(params.adapt).is_dir():
+        notes.append(
+            f"whether {out} is of these settings is known when `dopsd adapt` has converted"
+            f" {params.adapt.source}; if not, it makes it anew"
+        )
+    elif out.exists() and (other := _other_settings(params, task)):
         notes.append(f"{out} is of other {other}: `dopsd adapt` makes it anew")
     if learn.traces:
         return notes
@@ -166,11 +174,6 @@ def _other_settings(params: Params, task: str) -> str:
 
 
 def is_made(params: Params, task: str) -> bool:
-    """Return whether `model.path` is what these settings make, file by file."""
-    out, recipe = Path(params.model.path), recipe_of(params, task)
-    record = object_in(out / ADAPTED)
-    if {key: value for key, value in record.items() if key != "files"} != recipe:
-        return False
-    files: dict[str, str] = record.get("files", {})
-    paths = {out / name: found for name, found in files.items()}
-    return bool(paths) and all(p.is_file() and sha256(p) == found for p, found in paths.items())
+    """Return whether `model.path` is what these settings make; `require_own` checks its files."""
+    record, recipe = object_in(Path(params.model.path) / ADAPTED), recipe_of(params, task)
+    return bool(record.get("files")) and record == recipe | {"files": record["files"]}

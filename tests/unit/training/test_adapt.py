@@ -163,7 +163,10 @@ def test_check_says_what_one_may_not_expect_of_adapting(source, capsys):
     write({"adapt__mask_token": "<mask>"})
     assert main(["check"]) == 0
     said = capsys.readouterr().err
-    assert "<mask> becomes a new token; the tokenizer has in reserve: <|mdm_mask|>" in said
+    assert "note: adapt.mask_token: <mask> becomes a new token; the tokenizer has in" in said
+    write({"adapt__mask_token": "covered"})
+    assert main(["check"]) == 2
+    assert "adapt.mask_token: covered would stand for a word of texts" in capsys.readouterr().err
     write({"adapt__source": "models/none"})
     assert main(["check"]) == 2
     assert "such as with `hf download NAME --local-dir models/NAME`" in capsys.readouterr().err
@@ -175,7 +178,9 @@ def test_check_needs_neither_problems_nor_what_adapting_left(source, capsys):
     for folder in ("work", "data"):  # as in a new checkout with this base
         Path(folder).rename(f"{folder}.away")
         assert main(["check"]) == 0
-        assert "makes it anew" not in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert "`dopsd adapt` makes it anew" not in said
+        assert ("whether models/adapted is of these settings" in said) == (folder == "work")
 
 
 def test_a_source_is_inspected(source, capsys):
@@ -214,12 +219,39 @@ def test_other_rollouts_do_not_make_the_base_anew(source, capsys):
     assert "making it anew" in capsys.readouterr().err
 
 
-def test_a_damaged_base_is_written_again(source):
+def test_an_edited_base_is_kept_and_a_removed_one_is_written_again(source, capsys):
     assert main(["adapt"]) == 0
     whole = digests()
     rewrite(BASE / "config.json", mask_token_id=3)
+    edited = digests()
+    assert main(["check"]) == main(["adapt"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "models/adapted: config.json is not as `dopsd adapt` wrote it; " in said
+    assert digests() == edited
+    shutil.rmtree(BASE)
     assert main(["adapt"]) == 0
     assert digests() == whole and json.loads((BASE / "adapt.json").read_text())["files"]
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ raise_exception('no') }}", "{{ m['content'] }", "{{ x.y }}"]
+)
+def test_a_template_that_cannot_be_rendered_is_named(source, template, capsys):
+    settings = SOURCE / "tokenizer_config.json"
+    rewrite(settings, chat_template=template)
+    (SOURCE / "chat_template.jinja").unlink(missing_ok=True)
+    for words in (["inspect", str(SOURCE)], ["check"], ["adapt"]):
+        assert main(words) == 2
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert "models/toy-ar: the tokenizer's chat template cannot be rendered (" in said
+
+
+def test_a_tokenizer_of_another_model_is_refused(source, capsys):
+    shutil.rmtree(SOURCE)
+    save_source(SOURCE, "llama", num_hidden_layers=2, vocab_size=50)
+    assert main(["check"]) == main(["adapt"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(r"the tokenizer has \d+ tokens, and the model 50 rows; copy", said)
 
 
 def test_a_block_causal_base_is_made_with_output_shift_0(source):
