@@ -1,12 +1,12 @@
 """Section `tracking`: the MLflow server and the names used there."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from dopsd.core.settings import Name, Section
+from dopsd.core.settings import Distinct, Name, Section
 
 EXPECTED = "expected http://HOST:PORT or sqlite:///FILE"
 
@@ -42,6 +42,7 @@ class TrackingConfig(Section):
     enabled: bool = True  # send runs to MLflow
     uri: str | None = None  # the tracking server; null: an sqlite file in the project root
     experiment: Annotated[str, Field(min_length=1, max_length=500)] = "dopsd"  # MLflow experiment
+    also: Annotated[list[Literal["tensorboard", "wandb", "trackio"]], Distinct] = Field([])  # too
     registered_model: Name = "dopsd"  # registered models are named <registered_model>-<task>
 
     @field_validator("uri")

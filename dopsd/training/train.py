@@ -6,7 +6,7 @@ runs/<task>/<method>/<seed>/train/.
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,11 +23,16 @@ from dopsd.training.run_folder import RunFolder
 from dopsd.training.run_identity import scratch_folder
 from dopsd.training.run_settings import RunSettings
 from dopsd.training.start import started_from
+from dopsd.training.trackers import mirrored, send
 from dopsd.training.trainer import Trainer
 
 
 def train(
-    run: RunSettings, tracked_by: Path | None, other_code: str = "stop", remote: str | None = None
+    run: RunSettings,
+    tracked_by: Path | None,
+    other_code: str = "stop",
+    remote: str | None = None,
+    also: tuple[str, Sequence[str]] = ("dopsd", ()),
 ) -> None:
     """Train until the run ends, then copy its adapters and log to the stage's outputs.
 
@@ -39,6 +44,7 @@ def train(
             tracking.
         other_code: what to do with a run that other code began: stop, continue or anew.
         remote: where checkpoints are copied to, and fetched from if another machine is further.
+        also: name of the project at further trackers, and these.
 
     Raises:
         DopsdError: if the run cannot start or continue, or was stopped by a signal.
@@ -57,6 +63,7 @@ def train(
                 stack.enter_context(log_uploader(run.key, scratch, tracked_by))
             copies = RemoteCopies(remote if accelerator.is_main_process else None, scratch)
             folder.copies = stack.enter_context(copies)
+            stack.enter_context(mirrored(accelerator, also[1], also[0], run.key))
             run_updates(trainer, folder)
     if accelerator.is_main_process:
         write_stage_outputs(scratch, run.key.folder / "train", run.train.checkpoint_every, start)
@@ -83,6 +90,7 @@ def run_updates(trainer: Trainer, folder: RunFolder) -> None:
                 metrics = trainer.accumulate()
                 row = trainer.step(metrics)
                 folder.log(row)
+                send(trainer.accelerator, row, trainer.update)
                 updates, note = 1, trainer.describe(row)
             if trainer.is_over or (updates and trainer.update % settings.checkpoint_every == 0):
                 folder.save(trainer.state(), trainer.policy.save)

@@ -37,4 +37,5 @@ def run(params: Params, task: str, method: str, seed: int, other_code: str = "st
         return
     from dopsd.training.train import train
 
-    train(settings, tracked_by, other_code, remote=params.checkpoints.remote)
+    also = (params.tracking.experiment, params.tracking.also)
+    train(settings, tracked_by, other_code, params.checkpoints.remote, also)

@@ -45,7 +45,7 @@ def test_the_embedded_profile_states_every_setting():
         "matrix",
         "launch",
     ):
-        known = params.model_dump()[section].keys() - {"reuse"}  # named in a comment alone
+        known = params.model_dump()[section].keys() - {"reuse", "also"}  # named in comments
         assert raw[section].keys() == known, section
     for name, task in params.model_dump()["data"].items():
         optional = {"model", "pretrain"}  # overrides, which only some tasks have

@@ -1,0 +1,68 @@
+"""Metrics to further trackers (`tracking.also`), through accelerate's own classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from dopsd.core.errors import Code, DopsdError
+from dopsd.core.files import WORK
+from dopsd.core.progress import log
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from dopsd.core.paths import RunKey
+
+
+@contextmanager
+def mirrored(
+    accelerator: Accelerator, names: Sequence[str], project: str, key: RunKey
+) -> Iterator[None]:
+    """Let `accelerator.log` send metrics to these trackers while this context lasts.
+
+    Args:
+        accelerator: the processes of the run; the first one sends.
+        names: tensorboard, wandb or trackio.
+        project: name of the project at the tracker.
+        key: the run, whose name its metrics get.
+
+    Raises:
+        DopsdError: if a package is missing, or a tracker does not start.
+    """
+    if missing := [name for name in names if find_spec(name) is None]:
+        raise DopsdError(
+            f"tracking.also: {missing[0]} is not installed; pip install {missing[0]}, or leave it"
+            " out",
+            code=Code.PACKAGE_MISSING,
+        )
+    if names and accelerator.is_main_process:
+        accelerator.log_with = [*names]
+        accelerator.project_configuration.logging_dir = str(WORK / "tensorboard" / key.stage)
+        options = {"wandb": {"name": str(key), "dir": str(WORK)}, "trackio": {"name": str(key)}}
+        try:
+            accelerator.init_trackers(project, init_kwargs=options)
+        except Exception as error:  # each library has errors of its own
+            raise DopsdError(
+                f"tracking.also: {', '.join(names)}: {' '.join(str(error).split())[:200]}; log in,"
+                " or set the tracker's offline mode (WANDB_MODE=offline), or leave it out",
+                code=Code.TRACKING_REFUSED,
+            ) from error
+        log(f"tracking: metrics go to {', '.join(names)} too, as {key}")
+    try:
+        yield
+    finally:
+        for tracker in accelerator.trackers:
+            tracker.finish()
+        accelerator.trackers = []
+
+
+def send(accelerator: Accelerator, row: dict[str, float], update: int) -> None:
+    """Send a row of the log to the trackers; one that fails ends the sending, not the run."""
+    try:
+        accelerator.log(row, step=update)
+    except Exception as error:
+        log(f"warning: tracking.also: {' '.join(str(error).split())[:200]}; nothing more is sent")
+        accelerator.trackers = []

@@ -1,0 +1,93 @@
+"""`tracking.also`: the updates of a run as TensorBoard, W&B and Trackio keep them, offline."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import write_params
+
+from dopsd.cli.main import main
+from dopsd.config.loading import load_params
+from dopsd.core.files import WORK
+from dopsd.training.run_identity import scratch_folder
+
+TRACKERS = ["tensorboard", "wandb", "trackio"]
+
+
+@pytest.fixture
+def losses(project: Path) -> list[tuple[int, float]]:
+    """Step and loss of each update of a run whose metrics went to all trackers."""
+    for name in TRACKERS:
+        pytest.importorskip(name, reason="needs the trackers of the extra dev")
+    write_params(tracking__also=TRACKERS)
+    offline = {"WANDB_MODE": "offline", "TRACKIO_DIR": str(Path("trackio").absolute())}
+    ran = subprocess.run(  # Trackio reads its folder as it is imported
+        [sys.executable, "-m", "dopsd", "train"],
+        env={**os.environ, **offline},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    rows = map(json.loads, (scratch / "log.jsonl").read_text().splitlines())
+    return [(row["update"], row["loss"]) for row in rows]
+
+
+def test_each_tracker_has_every_update(losses):
+    assert len(losses) == 4
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (folder,) = (WORK / "tensorboard").glob("*/dopsd")
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    found = [(event.step, event.value) for event in events.Scalars("loss")]
+    assert found == pytest.approx([*map(pytest.approx, losses)])
+    (database,) = Path("trackio").glob("dopsd*.db")
+    with sqlite3.connect(database) as connection:
+        kept = connection.execute("select step, metrics, run_name from metrics order by step")
+        sent = [(step, json.loads(metrics)["loss"], run) for step, metrics, run in kept]
+    assert [row[:2] for row in sent] == pytest.approx([*map(pytest.approx, losses)])
+    assert {run for *_, run in sent} == {"sudoku/d_opsd/0"}
+    (run,) = (WORK / "wandb").glob("offline-run-*/run-*.wandb")
+    assert run.read_bytes().count(b"shared_mass") >= 1
+
+
+def test_a_tracker_that_is_not_installed_or_does_not_start_is_one_line(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    pytest.importorskip("wandb")
+    from accelerate.tracking import WandBTracker
+
+    from dopsd.training import trackers
+
+    def refuses(self):
+        raise ValueError("no API key\nconfigured")
+
+    monkeypatch.setattr(WandBTracker, "start", refuses)
+    write_params(tracking__also=["wandb"])
+    assert main(["train"]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "tracking.also: wandb: no API key configured; log in, or set" in said
+    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
+    assert main(["train"]) == 2
+    assert "tracking.also: wandb is not installed; pip install" in capsys.readouterr().err
+
+
+def test_a_tracker_that_fails_does_not_end_the_run(project: Path, monkeypatch, capsys):
+    pytest.importorskip("tensorboard")
+    from accelerate.tracking import TensorBoardTracker
+
+    def fails(self, values, step=None, **more):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(TensorBoardTracker, "log", fails)
+    write_params(tracking__also=["tensorboard"])
+    assert main(["train"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("tracking.also: No space left on device; nothing more is sent") == 1
