@@ -6,7 +6,7 @@ export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: help demo demo-full test test-all coverage toy bench load garbage lint types mlflow install up down \
+.PHONY: help dist demo demo-full test test-all coverage toy bench load garbage lint types mlflow install up down \
 	integration integration-compose integration-machines integration-network integration-slurm \
 	chaos code-mutations cuda tournament every-method lowest newest gpu-versions nightly reference docs docs-serve real gpu gpu-model gpu-pack
 
@@ -57,6 +57,11 @@ every-method: install # every method on every task; BY=dvc or BY=deployment: by 
 	python -m pytest -n $(WORKERS) --dist worksteal -m nightly $(if $(BY),-k $(BY))
 
 nightly: coverage every-method lowest newest
+
+dist: install # the wheel and the source archive in dist/, checked
+	rm -rf dist
+	python -m build --no-isolation --outdir dist
+	python -m twine check --strict dist/*
 
 toy: install
 	python tests/toy_project.py

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dopsd.core.metrics import MetricSums
+from dopsd.core.progress import log
 from dopsd.core.types import Problem, Rollout, Score
 from dopsd.rollout.config import CollectorConfig, SamplingConfig
 from dopsd.rollout.engine import SamplingPlan, generate_until_correct
@@ -15,6 +16,9 @@ from dopsd.rollout.prompts import PromptSet, decoding
 if TYPE_CHECKING:
     from dopsd.models.policy import Policy
     from dopsd.tasks.common.task import Task
+
+MANY_EMPTY = 0.25  # share of empty answers in a collect from which a run says so
+_said: set[str] = set()  # tasks of which it was said
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,14 @@ class RolloutCollector:
             sums.add("first_attempt_square", item.first_score.score**2)
             sums.add(
                 "completion_length", row.index(policy.eos_id) if policy.eos_id in row else len(row)
+            )
+        empty = sum(int(s.first_rollout.completion_ids[0]) == policy.eos_id for s in selected)
+        if empty > MANY_EMPTY * len(selected) and self.task.name not in _said:
+            _said.add(self.task.name)
+            log(
+                f"warning: {empty} of {len(selected)} first answers to {self.task.name} are empty"
+                " (their first token ends the text), from which little is learnt; look at some with"
+                " `dopsd sample`, and at the base's blocks, prompt and order of tokens"
             )
         rollouts = sum(item.attempts for item in selected)
         counters = {

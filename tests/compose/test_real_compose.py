@@ -17,6 +17,7 @@ from composed import COMPOSE
 from conftest import ROOT
 from engine import Engine, missing
 from images import CACHE, build
+from small_settings import SHORT_RUN
 from stack import Stack
 from waiting import DEADLINE, until
 from workspace import Workspace, overrides
@@ -113,6 +114,15 @@ def test_a_whole_run_completes(stack: Stack, table: list[str], tmp_path: Path):
     stack.worker(*download, "-d", champion)
     there = stack.workspace
     assert sha256(there / champion / "adapter_model.safetensors") == sha256(there / ADAPTER)
+
+
+def test_the_image_alone_runs_the_demo(engine: Engine, table: list[str]):
+    started = time.monotonic()
+    changes = " ".join(f"--set={key}={value}" for key, value in SHORT_RUN.items())
+    steps = f"dopsd init demo && cd demo && dopsd params {changes} && dopsd repro && dopsd summary"
+    said = engine.run("docker", "run", "--rm", "dopsd:cpu", "sh", "-c", steps)
+    assert "sudoku/d_opsd/0: checkpoint" in said
+    table.append(f"| the small settings in one container | {time.monotonic() - started:.0f} s |")
 
 
 def test_an_idle_worker_stops_within_seconds_and_comes_back_with_new_code(

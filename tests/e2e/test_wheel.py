@@ -61,15 +61,21 @@ class Installation:
                 shutil.copyfile(ROOT / name, self.source / name, follow_symlinks=False)
 
     def install(self) -> None:
-        """Build the wheel of the sources as they are now, and put it in the place of the last."""
-        pip = [sys.executable, "-m", "pip", "--quiet"]
+        """Build source archive and, from it, the wheel of the sources as they are now, check both,
+        and put the wheel in the place of the last.
+        """
+        python = [sys.executable, "-m"]
         shutil.rmtree(self.folder / "dist", ignore_errors=True)
         shutil.rmtree(self.source / "build", ignore_errors=True)
-        build = ["wheel", "--no-deps", "--no-build-isolation", "-w", self.folder / "dist"]
-        subprocess.run([*pip, *build, self.source], check=True)
-        (wheel,) = (self.folder / "dist").iterdir()
+        build = ["build", "--no-isolation", "--outdir", self.folder / "dist", self.source]
+        subprocess.run([*python, *build], check=True)
+        archives = sorted((self.folder / "dist").iterdir())
+        subprocess.run([*python, "twine", "check", "--strict", *archives], check=True)
+        (wheel,) = (path for path in archives if path.suffix == ".whl")
         options = ["--python", self.bin / "python", "install", "--no-deps", "--no-index"]
-        subprocess.run([*pip, *options, "--force-reinstall", wheel], check=True)
+        subprocess.run(
+            [*python, "pip", "--quiet", *options, "--force-reinstall", wheel], check=True
+        )
 
     def run(self, *words: str, cwd: Path | None = None) -> str:
         """A module of this environment as a command, in the project."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from fakes import EOS, FakePolicy, FakeText
@@ -11,6 +13,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.statistics import bootstrap, wilson
 from dopsd.core.types import Problem, Score
 from dopsd.evaluation.evaluator import report
+from dopsd.rollout import collector as collecting
 from dopsd.rollout.collector import RolloutCollector
 from dopsd.rollout.config import CollectorConfig, SamplingConfig
 from dopsd.rollout.prompts import PromptSet
@@ -104,6 +107,27 @@ def test_a_collect_counts_what_it_cost():
         "first_attempt_square": 0.125,
         "kept_share": 0.5,
     }
+
+
+def test_a_collect_of_empty_answers_is_said_once(capsys, monkeypatch):
+    monkeypatch.setattr(collecting, "_said", set())
+    collector, found = collect(Marked(False, **dict.fromkeys("abcd", [0.0] * 4)))
+    capsys.readouterr()
+    collecting._said.clear()
+    items = list(found.values())
+
+    def summed(empty: int) -> str:
+        firsts = [EOS] * empty + [1] * (4 - empty)
+        made = [
+            replace(i, first_rollout=replace(i.first_rollout, completion_ids=torch.tensor([n, 1])))
+            for i, n in zip(items, firsts, strict=True)
+        ]
+        collector.summary(FakePolicy(2), made)
+        return capsys.readouterr().err
+
+    assert summed(1) == ""  # a quarter
+    assert "warning: 2 of 4 first answers to" in summed(2)
+    assert summed(4) == ""
 
 
 def test_wilson_by_hand():
