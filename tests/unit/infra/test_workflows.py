@@ -21,7 +21,7 @@ def test_workflows_follow_the_schema():
         capture_output=True,
         text=True,
     )
-    assert len(WORKFLOWS) == 2 and found.returncode == 0, found.stdout + found.stderr
+    assert len(WORKFLOWS) == 3 and found.returncode == 0, found.stdout + found.stderr
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
