@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from settings_reference import table
 
 DATA = Path(__file__).with_suffix(".yaml").with_stem("verification")
 HEAD = """# What is verified, and what is not
 
-Each row says what was compared with what, by which command, and what that does **not** show. The
-tests named run the comparison, or a small form of it."""
+What was compared with what, by which command, and what that does not show. The tests named run the
+comparison, or a small form of it."""
 
 
 def read() -> dict[str, Any]:
@@ -24,20 +23,17 @@ def read() -> dict[str, Any]:
 def verification_page() -> str:
     """Return the page."""
     data = read()
-    rows = [
-        [
-            row["what"],
-            row["against"],
-            f"`{row['command']}`",
-            str(row["when"]) + (f" ([figures]({_link(row['source'])}))" if "source" in row else ""),
-            row["not"],
-            ", ".join(f"[{Path(test).stem}](../{test})" for test in row["tests"]),
-        ]
-        for row in data["verified"]
-    ]
-    head = ["what", "against", "command", "when, where", "does not show", "tests"]
+    checks = []
+    for row in data["verified"]:
+        figures = f" ([figures]({_link(row['source'])}))" if "source" in row else ""
+        tests = ", ".join(f"[{Path(test).stem}](../{test})" for test in row["tests"])
+        checks.append(
+            f"* **{row['what'][0].upper()}{row['what'][1:]}**, against {row['against']}.\n"
+            f"  `{row['command']}`, {row['when']}{figures}; tests: {tests}.\n"
+            f"  Does not show: {row['not']}."
+        )
     never = "\n".join(f"* {text}" for text in data["never"])
-    return f"{HEAD}\n\n{table(head, rows)}\n\n## What never ran\n\n{never}\n"
+    return "\n".join([HEAD, "", *checks, "", "## What never ran", "", never, ""])
 
 
 def _link(source: str) -> str:
