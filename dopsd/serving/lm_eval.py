@@ -59,15 +59,16 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
             protocol: one of `evaluate.protocols` of params.yaml in this folder; None: `options`.
             dtype: of the base's weights.
             **options: keys of a protocol (gen_length, block_length, steps, threshold, ...);
-                draws: masks of a likelihood (128, as LLaDA); seed; device; batch_size of the
-                harness.
+                block_size of a base whose config.json does not tell it; draws: masks of a
+                likelihood (128, as LLaDA); seed; device and batch_size of the harness.
 
         Raises:
-            DopsdError: if a name is unknown, or the model cannot be loaded.
+            DopsdError: if a name or value is wrong, or the model cannot be loaded.
         """
         super().__init__()
         self.draws, self.seed = int(options.pop("draws", 128)), int(options.pop("seed", 0))
         device, size = options.pop("device", None), options.pop("batch_size", None)
+        block_size = options.pop("block_size", None)
         options.pop("max_batch_size", None)
         if str(device).startswith("cuda") and not torch.cuda.is_available():
             device = None  # the harness asks for a GPU where nobody said so
@@ -78,12 +79,23 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
                 raise DopsdError(unknown(f"protocol {protocol}", protocols), code=Code.UNKNOWN_NAME)
             known = protocols[protocol].model_dump()
         if wrong := [name for name in options if name not in EvalProtocol.model_fields]:
-            names = [*EvalProtocol.model_fields, "draws", "seed"]
+            names = [*EvalProtocol.model_fields, "draws", "seed", "block_size"]
             raise DopsdError(unknown(f"model_args: {wrong[0]}", names), code=Code.UNKNOWN_NAME)
-        known |= options | ({"batch_size": size} if str(size).isdecimal() else {})
-        known.setdefault("steps", int(known["gen_length"]) // 2)
-        self.protocol = EvalProtocol.model_validate(known)
-        self.policy = load_policy(path, adapter, device, dtype)
+        known |= options | ({"batch_size": size} if str(size).isdecimal() and int(size) > 1 else {})
+        if "steps" not in known and str(known["gen_length"]).isdecimal():
+            known["steps"] = int(known["gen_length"]) // 2
+        try:
+            self.protocol = EvalProtocol.model_validate(known)
+        except ValueError as error:
+            reason = " ".join(str(error).split()[:40])
+            raise DopsdError(f"model_args: {reason}", code=Code.ARGUMENT) from error
+        if self.protocol.merged or self.protocol.autocast != "none":
+            raise DopsdError(
+                "model_args: a protocol that merges the adapter or computes in autocast is for"
+                " `dopsd evaluate --protocol`; name another one",
+                code=Code.ARGUMENT,
+            )
+        self.policy = load_policy(path, adapter, device, dtype, block_size=block_size)
         self.path, self.text = path, cast(ChatText, self.policy.text)
 
     @property
@@ -99,7 +111,10 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
         """Return a chat as the text that the base gets."""
-        return prompt_text(self.text.tokenizer, self.text.plain.config, chat_history)
+        last = {} if add_generation_prompt else chat_history[-1]  # with which the answer begins
+        chat = chat_history if add_generation_prompt else chat_history[:-1]
+        config = self.text.plain.config
+        return prompt_text(self.text.tokenizer, config, chat, last.get("content", ""))
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
         """Return an answer to each context, up to its first stop text.
@@ -133,9 +148,13 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
         """
         found = []
         for i, request in enumerate(requests):
-            context, whole = (self._ids(text) for text in (request.args[0], "".join(request.args)))
-            target = whole[len(context) :]
-            found.append((self._bound(context, target, i), self._is_greedy(context, target)))
+            context, end = request.args
+            kept = context.rstrip()  # as LLaDA: a space belongs to the word that follows
+            whole, prompt = self._ids(context + end), self._ids(kept)
+            target = whole[len(prompt) :]
+            if len(whole) > self.policy.max_length:
+                raise self._too_long(i, len(whole))
+            found.append((self._bound(prompt, target, i), self._is_greedy(prompt, target)))
         return found
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
@@ -153,28 +172,34 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
         return torch.tensor(ids, dtype=torch.long)
 
     def _fitting(self, i: int, requests: Sequence[Instance]) -> Tensor:
-        """Return the ids of a context.
+        """Return the ids of a context and the protocol's prefill, cut if the protocol says so.
 
         Raises:
             DopsdError: if the model has no room for it and an answer.
         """
-        ids, room = self._ids(requests[i].args[0]), self.policy.max_length
-        if len(ids) + self.protocol.gen_length > room:
-            raise DopsdError(
-                f"lm_eval: context {i}: {len(ids)} tokens and an answer of"
-                f" {self.protocol.gen_length} exceed the model's {room}; lower gen_length or"
-                " --num_fewshot",
-                code=Code.MISFIT,
-            )
+        ids = self._ids(requests[i].args[0] + self.protocol.prefill)
+        ids = ids[-(self.protocol.max_prompt_tokens or len(ids)) :]
+        if len(ids) + self.protocol.gen_length > self.policy.max_length:
+            raise self._too_long(i, len(ids) + self.protocol.gen_length)
         return ids
+
+    def _too_long(self, i: int, length: int) -> DopsdError:
+        return DopsdError(
+            f"lm_eval: request {i}: {length} tokens with the answer exceed the model's"
+            f" {self.policy.max_length}; lower gen_length or --num_fewshot",
+            code=Code.MISFIT,
+        )
 
     def _key(self, i: int) -> int:
         return key_from("lm_eval", self.seed, i, "", 0)
 
     @torch.no_grad()
     def _bound(self, context: Tensor, target: Tensor, i: int) -> float:
-        """Return the bound of ln p(target | context), in nats."""
-        keys = fold_in(torch.tensor(self._key(i)), torch.arange(self.draws)[:, None])  # [N, 1]
+        """Return the bound of ln p(target | context), in nats; of one token it is exact."""
+        if not len(target):
+            return 0.0
+        draws = self.draws if len(target) > 1 else 1
+        keys = fold_in(torch.tensor(self._key(i)), torch.arange(draws)[:, None])  # [N, 1]
         draw = uniform(fold_in(keys, torch.arange(len(target) + 1)))  # [N, L+1]
         masks = random_subset(draw, torch.ones(len(target), dtype=torch.bool))  # [N, L]
         total = 0.0
@@ -189,18 +214,16 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
             targets = target.expand(len(mask), -1).to(self.policy.device)
             logps = token_logps(self.policy, ids, None, targets).cpu()  # [n, L]
             total += ((logps * mask).sum(1) * len(target) / mask.sum(1)).sum().item()
-        return total / self.draws
+        return total / draws
 
     def _is_greedy(self, context: Tensor, target: Tensor) -> bool:
         """Return whether greedy denoising, a token a step, writes the target."""
-        length = len(target)
-        plan = replace(
-            decoding(self.protocol), gen_length=length, block_length=length, steps=length
-        )
-        (rollout,) = denoise_all(
-            self.policy, [GenerationRequest("0", 0, context, self._key(0))], plan
-        )
-        return bool(torch.equal(rollout.completion_ids, target))
+        length = len(target) + -len(target) % (self.policy.block_size or 1)  # whole blocks
+        plan = replace(decoding(self.protocol), threshold=None, cache="none", gen_length=length)
+        plan = replace(plan, block_length=self.policy.block_size or length, steps=length)
+        requests = [GenerationRequest("0", 0, context, self._key(0))] if length else []
+        rollouts = denoise_all(self.policy, requests, plan)
+        return all(torch.equal(r.completion_ids[: len(target)], target) for r in rollouts)
 
 
 def _listed(stops: str | Sequence[str] | None) -> Iterator[str]:

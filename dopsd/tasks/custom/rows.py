@@ -66,6 +66,7 @@ class RowReader:
         self.key, self.config = key, config
         self.parts = list(Formatter().parse(config.prompt))
         self.row_columns: list[str] = getattr(config.verifier, "columns", [])
+        self.may_be_empty: str | None = getattr(config.verifier, "before", None)
         self.scored_by = digest(config)
         self.decimal: str = getattr(config.verifier, "decimal", ".")
 
@@ -99,7 +100,8 @@ class RowReader:
 
     def extra(self, row: Row) -> dict[str, Any]:
         """Return what a problem carries: the cells that a program gets, and what scores it."""
-        cells = {name: cell(row, name, f"{self.key}.verifier.columns") for name in self.row_columns}
+        filled = [n for n in self.row_columns if n != self.may_be_empty or row.values.get(n)]
+        cells = {name: cell(row, name, f"{self.key}.verifier") for name in filled}
         return {SCORED_BY: self.scored_by} | ({ROW: cells} if cells else {})
 
 

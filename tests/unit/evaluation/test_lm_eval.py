@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, write_params
 from texts import golden, needs_golden
 
 from dopsd.core.errors import DopsdError
@@ -26,11 +26,11 @@ TASK_FILES = ROOT / "examples/lm_eval"
 CHAT = [{"role": "user", "content": "0410020420430020"}]
 
 
-def model(**options: object):
+def model(base: str = "base/sudoku", **options: object):
     from dopsd.serving.lm_eval import HarnessModel
 
     lengths = {"gen_length": 40, "block_length": 8, "steps": 20}
-    return HarnessModel(str(ROOT / "base/sudoku"), **lengths | options)
+    return HarnessModel(str(ROOT / base), **lengths | options)
 
 
 def asked(*arguments: object) -> SimpleNamespace:
@@ -70,12 +70,40 @@ def test_the_likelihood_of_one_token_is_exact_and_of_two_the_mean_over_all_masks
         [asked(context, "<reasoning>"), asked(context, "<reasoning>1")]
     )
     assert found == pytest.approx(one.item(), abs=1e-5)
-    assert is_greedy == (one.item() > -0.69)  # it is likelier than all others together
+    with torch.no_grad():
+        hidden = policy.hidden(torch.cat([prompt, torch.tensor([mask])])[None], None)[0, -1]
+        assert is_greedy == (policy.head(hidden).argmax().item() == a)
     # one of the two masked (twice its ln p, each with probability 1/4), or both (1/2)
     expected = (alone[0] + alone[1]) / 2 + two.sum() / 2
     assert both == pytest.approx(expected.item(), abs=0.15 * abs(expected.item()) + 0.05)
-    (rolling,) = harness.loglikelihood_rolling([asked("12")])
-    assert rolling < 0
+    (rolling,) = harness.loglikelihood_rolling([asked("1")])
+    with torch.no_grad():  # of one token, with nothing before it
+        hidden = policy.hidden(torch.tensor([[mask]]), None)[0, 0]
+        assert rolling == pytest.approx(policy.head(hidden).log_softmax(-1)[b].item(), abs=1e-5)
+    assert harness.loglikelihood_rolling([asked("")]) == [0.0]
+    assert harness.loglikelihood([asked(context, "")]) == [(0.0, True)]
+    (spaced,) = harness.loglikelihood([asked("a ", "b")])
+    assert spaced == harness.loglikelihood([asked("a", " b")])[0]  # as LLaDA splits them
+
+
+def test_a_block_causal_base_scores_continuations_of_any_length():
+    harness = model("base/sudoku_blocks")
+    context = harness.apply_chat_template(CHAT)
+    found = harness.loglikelihood([asked(context, "<reasoning>12"), asked(context, "1" * 11)])
+    assert all(-torch.inf < bound < 0 for bound, _ in found)
+
+
+def test_a_protocol_runs_as_it_is_and_the_harness_may_begin_an_answer(project):
+    changes = {"gen_length": 40, "block_length": 8, "steps": 20, "batch_size": 32}
+    write_params(evaluate__protocols={"greedy": changes | {"prefill": "<reasoning>"}})
+    harness = model(protocol="greedy", batch_size=1)  # 1 is what the harness assumes
+    assert harness.protocol.batch_size == 32 and model(batch_size=4).protocol.batch_size == 4
+    begun = harness.apply_chat_template(CHAT) + "<reasoning>"
+    turns = [*CHAT, {"role": "assistant", "content": "<reasoning>"}]
+    assert harness.apply_chat_template(turns, add_generation_prompt=False) == begun
+    asks = [asked(harness.apply_chat_template(CHAT), {})]
+    plain = model().generate_until([asked(begun, {})])
+    assert harness.generate_until(asks) == plain != model().generate_until(asks)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +112,9 @@ def test_the_likelihood_of_one_token_is_exact_and_of_two_the_mean_over_all_masks
         ({"protocol": "gredy"}, "did you mean greedy"),
         ({"step": 20}, "did you mean steps"),
         ({"adapter": "no"}, "no such folder"),
+        ({"gen_length": 100, "block_length": 32}, "model_args: .*block_length"),
+        ({"gen_length": "abc", "steps": 20}, "model_args: .*gen_length"),
+        ({"autocast": "float16"}, "for `dopsd evaluate --protocol`"),
     ],
 )
 def test_a_wrong_word_of_model_args_is_named(options: dict, words: str, project):

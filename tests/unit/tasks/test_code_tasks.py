@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from waiting import until
 
 from dopsd.core.errors import DopsdError
@@ -29,8 +32,8 @@ def verifier(**changes: object) -> PythonTests:
     return PythonTests("data.x.verifier", PythonTestsConfig(**{"seconds": 20} | changes))
 
 
-def scored(answer: str, prompt: str = "", **changes: object) -> float:
-    cells = {"tests": TESTS, "prompt": prompt}
+def scored(answer: str, prompt: str = "", tests: str = TESTS, **changes: object) -> float:
+    cells = {"tests": tests, "prompt": prompt}
     problem = Problem("x-1", "Add two numbers.", ADD, extra={"row": cells})
     return verifier(**changes).score(problem, answer)
 
@@ -41,6 +44,7 @@ def scored(answer: str, prompt: str = "", **changes: object) -> float:
     [
         (ADD, 1.0),
         (f"Here it is:\n```python\n{ADD}\n```\nIt adds.", 1.0),
+        (f"```Python3\n{ADD}\n```\nIt adds.".replace("\n", "\r\n"), 1.0),
         ("add = max", 0.0),  # a wrong program
         ("def add(a, b)\n    return a + b", 0.0),  # no Python
         ("import sys\nsys.exit(0)", 0.0),  # ends before the tests, as if all were well
@@ -51,6 +55,12 @@ def scored(answer: str, prompt: str = "", **changes: object) -> float:
 )
 def test_a_program_scores_if_it_runs_to_the_end_of_the_tests(answer: str, expected: float):
     assert scored(answer) == expected
+
+
+@needs_sandbox
+def test_tests_may_be_a_list_of_lines():
+    assert scored(ADD, tests=json.dumps(TESTS.splitlines())) == 1.0
+    assert scored("add = max", tests=json.dumps(TESTS.splitlines())) == 0.0
 
 
 @needs_sandbox
@@ -70,35 +80,72 @@ HOSTILE = {
     "write": "open('{outside}', 'w')",
     "system": "open('/usr/made', 'w')",
     "disk": "[open(f'/tmp/{{i}}', 'wb').write(bytes(2**20)) for i in range(100)]",
+    "shm": "[open(f'/dev/shm/{{i}}', 'wb').write(bytes(2**20)) for i in range(100)]",
+    "root": "open('/made', 'w')",
+    "device": "open('/dev/made', 'w')",
     "read": "open('{secret}').read()",
-    "environment": "import os\nassert os.environ.get('SECRET')",
+    "environment": "import os\nassert 'SECRET' in os.environ",
+    "environment of others": "assert b'SECRET' in open('/proc/1/environ', 'rb').read()",
     "kill": "import os\nos.kill({pid}, 0)",
     "left": "import subprocess as s\ns.Popen(['sleep', '{mark}'], start_new_session=True)\n1 / 0",
 }
+RUNNER = """
+import json, sys
+from dopsd.tasks.custom.verifiers.python_tests import run_program
+output, status, fault = run_program(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+print(json.dumps([len(output), status, fault]))
+"""
+AS_USER = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", "/usr/bin/python3", "-c"]
+
+
+def cannot_be_a_user() -> str:
+    """Why this machine's tests cannot become an ordinary user; empty if they can."""
+    if os.geteuid() or not all(map(shutil.which, ("setpriv", "/usr/bin/python3"))):
+        return "needs root, setpriv and Debian's Python"
+    words = [*AS_USER, RUNNER, "", "20", "256"]
+    ran = subprocess.run(words, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
+    return "" if ran.stdout == '[0, 0, ""]\n' else f"not as a user: {ran.stdout}{ran.stderr[-200:]}"
 
 
 @needs_sandbox
+@pytest.mark.parametrize("who", ["me", "an ordinary user"])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_program_scores_nothing_and_leaves_nothing(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    memory_mb = 200 + [*HOSTILE].index(name)  # by it the sandbox is known among others
+    if who != "me" and (why := cannot_be_a_user()):
+        pytest.skip(why)
+    memory_mb = 200 + [*HOSTILE].index(name) + 50 * (who != "me")  # tells the sandbox from others
     mark = str(memory_mb * 2**20)
     monkeypatch.setenv("SECRET", "x")
     (tmp_path / "secret").write_text("x")
-    tmp_path.chmod(0o755)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address, port = server.getsockname()
         places = {"outside": tmp_path / "made", "secret": tmp_path / "secret"}
         words = {"address": address, "port": port, "pid": os.getpid(), "mark": mark} | places
-        output, status, _ = run_program(HOSTILE[name].format(**words), 2, memory_mb)
+        program = HOSTILE[name].format(**words)
+        if who == "me":
+            output, status, fault = run_program(program, 2, memory_mb)
+            size = len(output)
+        else:
+            environment = {"PYTHONPATH": str(ROOT), "SECRET": "x"}
+            ran = [*AS_USER, RUNNER, program, "2", str(memory_mb)]
+            size, status, fault = json.loads(subprocess.check_output(ran, env=environment))
         server.settimeout(0)
         with pytest.raises(BlockingIOError):
             server.accept()
-    assert status != 0 and output.startswith(b"started\n") and len(output) <= 2**20
+    assert (status != 0, fault) == (True, "") and size <= 2**20
     assert {path.name for path in tmp_path.iterdir()} == {"secret"}
     assert not Path("/usr/made").exists()
     until(lambda: not [words for words in commands() if mark in words])
+
+
+@needs_sandbox
+def test_what_a_program_does_to_its_output_neither_stops_the_scorer_nor_costs_a_point():
+    for first in ("print('x', end='')", "print = None", "import sys\nsys.stdout = None"):
+        assert scored(f"{ADD}\n{first}") == 1.0
+    for first in ("import os\nos.ftruncate(1, 0)", "import os\nos.close(1)"):
+        assert scored(f"{first}\n1 / 0") == 0.0
 
 
 def commands() -> list[list[str]]:
@@ -114,13 +161,13 @@ def commands() -> list[list[str]]:
 
 @needs_sandbox
 def test_a_task_of_programs_reads_its_rows_and_scores_generations(tmp_path: Path):
-    rows = [{"question": "Add.", "answer": ADD, "tests": TESTS}]
+    rows = [{"question": "Add.", "answer": ADD, "tests": TESTS.splitlines(), "first": ""}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     section = {
         "type": "custom",
         "train": {"path": str(tmp_path / "rows.jsonl")},
         "answer_format": [{"tag": "answer"}, {"text": "whole"}],
-        "verifier": {"type": "python_tests"},
+        "verifier": {"type": "python_tests", "before": "first"},
     }
     task = load_task("mine", CustomTaskConfig.model_validate(section))
     assert isinstance(task, CustomTask)

@@ -1,18 +1,22 @@
 """Verifier `python_tests`: the answer is a Python program, which must pass the row's tests.
 
-It runs in bubblewrap: no network, nothing of the machine but the interpreter and system libraries,
-all read-only; an empty /tmp; limits of time, memory, processes and files; no environment.
+It runs in bubblewrap: no network, no environment, nothing of the machine but the interpreter and
+system libraries, all read-only; an empty /tmp; limits of time, memory, processes and files.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import secrets
+import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,25 +28,29 @@ if TYPE_CHECKING:
     from dopsd.core.types import Problem
     from dopsd.tasks.custom.verifiers.config import PythonTestsConfig
 
-FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL)
+FENCE = re.compile(r"```[^\n`]*\n(.*?)(?:\n```|\Z)", re.DOTALL)
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")  # what an interpreter loads
 SCRATCH = 16 * 2**20  # bytes of /tmp in the sandbox
-NOBODY = 65534  # in place of root, whom no limit on processes binds
 MOST_PROCESSES, MOST_FILES, LONGEST_OUTPUT = 16, 64, 2**20
-STARTED = b"started\n"
+START = 60.0  # seconds in which a sandbox starts, also on a busy machine
 # first in the sandbox: set the limits, which hold for the program that takes its place
 LIMITER = """
 import os, resource as r, sys
-seconds, memory, processes, files, size, user = map(int, sys.argv[1:])
-with open("/tmp/program.py", "w", encoding="utf-8", errors="replace") as file:
-    file.write(sys.stdin.buffer.read().decode("utf-8", "replace"))
+pipe, seconds, memory, processes, files, size, user = map(int, sys.argv[1:])
+with open("/tmp/program.py", "wb") as file:
+    file.write(sys.stdin.buffer.read())
 for kind, limit in ((r.RLIMIT_CPU, seconds), (r.RLIMIT_AS, memory), (r.RLIMIT_NPROC, processes),
                     (r.RLIMIT_NOFILE, files), (r.RLIMIT_FSIZE, size), (r.RLIMIT_CORE, 0)):
     r.setrlimit(kind, (limit, limit))
 if user:
     os.setgroups([]), os.setgid(user), os.setuid(user)
-os.write(1, b"started\\n")
-os.execv(sys.executable, [sys.executable, "-I", "-B", "/tmp/program.py"])
+os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+os.set_inheritable(pipe, False)
+os.write(pipe, b"1")
+try:
+    os.execv(sys.executable, [sys.executable, "-I", "-B", "/tmp/program.py"])
+except OSError:
+    os.write(pipe, b"0")
 """
 
 
@@ -77,25 +85,37 @@ class PythonTests:
         Raises:
             DopsdError: if the problem has no tests, or the sandbox does not start.
         """
-        cells, fenced = problem.extra.get(ROW, {}), FENCE.search(answer)
+        cells = problem.extra.get(ROW, {})
         if self.config.tests not in cells:
             raise DopsdError(
                 f"{self.key}: {problem.id}: no tests (column {self.config.tests} of its row); score"
                 " answers to rows of the task",
                 code=Code.SOURCE_ROW,
             )
-        program, before = fenced[1] if fenced else answer, cells.get(self.config.before, "")
-        passed = f"passed {secrets.token_hex(16)}"
-        code = f"{before}\n{program}\n{cells[self.config.tests]}\nprint({passed!r})\n"
-        output, status, errors = run_program(code, self.config.seconds, self.config.memory_mb)
-        if not output.startswith(STARTED):
+        answer = answer.replace("\r\n", "\n")
+        fenced, before = FENCE.search(answer), cells.get(self.config.before, "")
+        passed = f"passed {secrets.token_hex(16)}".encode()
+        end = f"__import__('os').write(1, {passed!r})"  # whatever the program did with print
+        tests = _lines(cells[self.config.tests])
+        code = "\n".join([before, fenced[1] if fenced else answer, tests, end, ""])
+        output, status, fault = run_program(code, self.config.seconds, self.config.memory_mb)
+        if fault:
             raise DopsdError(
-                f"{self.key}: {problem.id}: the sandbox did not start ({errors[-200:]}); run the"
-                " same command again",
+                f"{self.key}: {problem.id}: the sandbox did not start ({fault}); run the same"
+                " command again",
                 1,
                 code=Code.VERIFIER_PROGRAM,
             )
-        return float(status == 0 and output.endswith(f"\n{passed}\n".encode()))
+        return float(status == 0 and passed in output)
+
+
+def _lines(cell: str) -> str:
+    """Return a cell's code; a list of texts, as MBPP has it, is joined."""
+    with suppress(ValueError):
+        found = json.loads(cell)
+        if isinstance(found, list) and all(isinstance(line, str) for line in found):
+            return "\n".join(found)
+    return cell
 
 
 def run_program(code: str, seconds: int, memory_mb: int) -> tuple[bytes, int | None, str]:
@@ -107,48 +127,79 @@ def run_program(code: str, seconds: int, memory_mb: int) -> tuple[bytes, int | N
         memory_mb: limit of each process' memory.
 
     Returns:
-        What it wrote (STARTED and up to LONGEST_OUTPUT bytes), its exit status (None: too late),
-        and what the sandbox wrote to standard error.
+        What it wrote, up to LONGEST_OUTPUT bytes, its exit status (None: too late), and why the
+        sandbox did not start; empty if it did.
     """
-    user = NOBODY if os.geteuid() == 0 else 0
+    user = 100_000 + os.getpid() if os.geteuid() == 0 else 0  # the limit on processes is a user's
     limits = (seconds, memory_mb * 2**20, MOST_PROCESSES, MOST_FILES, LONGEST_OUTPUT, user)
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+    source, sink = os.pipe()
+    python = getattr(sys, "_base_executable", sys.executable)
+    words = [*sandbox(), python, "-I", "-S", "-c", LIMITER, str(sink), *map(str, limits)]
+    with tempfile.TemporaryFile() as text, tempfile.TemporaryFile() as output:
+        text.write(code.encode("utf-8", "replace"))
+        text.seek(0)
+        errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed below
         process = subprocess.Popen(
-            [*sandbox(), sys._base_executable, "-I", "-S", "-c", LIMITER, *map(str, limits)],  # type: ignore[attr-defined]
-            stdin=subprocess.PIPE,
+            words,
+            env={},  # bubblewrap's own would be in its /proc/1
+            stdin=text,
             stdout=output,
             stderr=errors,
+            pass_fds=(sink,),
             start_new_session=True,
         )
-        status: int | None = None
+        os.close(sink)
+        status, inner = None, list[int]()
         try:
-            process.communicate(code.encode("utf-8", "replace"), timeout=seconds)
-            status = process.returncode
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            process.kill()  # and with it all of its namespace
+            has_started = _said(source, START) == b"1"
+            inner = _children(process.pid)
+            if has_started:
+                with suppress(subprocess.TimeoutExpired):
+                    status = process.wait(seconds)
+        finally:  # by its first process all of its namespace ends, whatever it did to bubblewrap
+            for pid in inner:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.kill()
             process.wait()
-        for file in (output, errors):
-            file.seek(0)
-        return output.read(LONGEST_OUTPUT), status, errors.read(4096).decode(errors="replace")
+            has_run = _said(source, 0.0) != b"0"
+            os.close(source)
+        with errors:
+            errors.seek(0)
+            why = " ".join(errors.read(4096).decode(errors="replace").split())[-160:]
+        output.seek(0)
+        fault = "" if has_started and has_run else why or f"exit code {process.returncode}"
+        return output.read(LONGEST_OUTPUT), status, fault
+
+
+def _said(source: int, seconds: float) -> bytes:
+    """Return the next byte of a pipe; empty if none comes in this time, or it is closed."""
+    return os.read(source, 1) if select.select([source], [], [], seconds)[0] else b""
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
 
 
 @cache
 def sandbox() -> tuple[str, ...]:
     """Return the words of the command that begins a sandbox."""
-    is_root = os.geteuid() == 0
-    spaces = ["--unshare-user"] if not is_root else ["--cap-add", "CAP_SETUID"]
-    spaces += ["--cap-add", "CAP_SETGID"] if is_root else []
+    spaces = ["--unshare-user", "--disable-userns"]
+    if os.geteuid() == 0:  # becomes another user in the sandbox
+        spaces = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     spaces += [f"--unshare-{kind}" for kind in ("ipc", "pid", "net", "uts", "cgroup-try")]
     prefix = Path(sys.base_prefix)
     above = [str(folder) for folder in reversed(prefix.parents)][1:]  # open to any user, and empty
     shown = [word for folder in above for word in ("--perms", "0755", "--dir", folder)]
     folders = dict.fromkeys((*SYSTEM, str(prefix)))
     shown += [word for folder in folders for word in ("--ro-bind-try", folder, folder)]
-    scratch = ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--size", str(SCRATCH)]
+    room = ["--perms", "1777", "--size", str(SCRATCH), "--tmpfs"]
+    places = ["--proc", "/proc", "--dev", "/dev", *room, "/dev/shm", *room, "/tmp"]
+    places += ["--remount-ro", "/dev", "--remount-ro", "/"]
     ends = ("--chdir", "/tmp", "--clearenv", "--die-with-parent", "--new-session", "--")
-    return ("bwrap", *spaces, *shown, *scratch, "--tmpfs", "/tmp", *ends)
+    return (shutil.which("bwrap") or "bwrap", *spaces, *shown, *places, *ends)
 
 
 @cache
@@ -156,7 +207,5 @@ def missing_sandbox() -> str | None:
     """Return why programs cannot run in the sandbox on this machine; None if they can."""
     if not sys.platform.startswith("linux") or shutil.which("bwrap") is None:
         return "there is no program bwrap"
-    output, status, errors = run_program("", 20, 256)
-    if status == 0 and output == STARTED:
-        return None
-    return f"it does not work here ({' '.join(errors.split())[-160:] or f'exit code {status}'})"
+    _, status, fault = run_program("", 20, 256)
+    return None if status == 0 else f"it does not work here ({fault or f'exit code {status}'})"
