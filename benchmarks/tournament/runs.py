@@ -122,7 +122,7 @@ class Run:
             "matrix": {"tasks": [self.task], "methods": [self.method], "seeds": [self.seed]},
             "pretrain": {**raw.get("pretrain", {}), "tasks": []},
             "evaluate": {**raw.get("evaluate", {}), "curve": self.plan.curve},
-            "tracking": {**raw.get("tracking", {}), "enabled": False},
+            "tracking": {**raw.get("tracking", {}), "enabled": False, "also": []},
         }
         return checked(raw | own, f"{self}: {PARAMS}")
 

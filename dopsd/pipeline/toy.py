@@ -109,7 +109,7 @@ def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
     raw["evaluate"]["bootstrap"] = 100
     return raw | {
         "launch": {"processes": processes, "shard": full.launch.shard and processes > 1},
-        "tracking": raw["tracking"] | {"enabled": False},
+        "tracking": raw["tracking"] | {"enabled": False, "also": []},
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code, DopsdError
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def mirrored(
-    accelerator: Accelerator, names: Sequence[str], project: str, key: RunKey
+    accelerator: Accelerator, names: Sequence[str], project: str, key: RunKey, scratch: Path
 ) -> Iterator[None]:
     """Let `accelerator.log` send metrics to these trackers while this context lasts.
 
@@ -28,6 +29,7 @@ def mirrored(
         names: tensorboard, wandb or trackio.
         project: name of the project at the tracker.
         key: the run, whose name its metrics get.
+        scratch: its folder in work/, by whose name TensorBoard tells runs of other settings.
 
     Raises:
         DopsdError: if a package is missing, or a tracker does not start.
@@ -40,11 +42,13 @@ def mirrored(
         )
     if names and accelerator.is_main_process:
         accelerator.log_with = [*names]
-        accelerator.project_configuration.logging_dir = str(WORK / "tensorboard" / key.stage)
+        folder = WORK / "tensorboard" / f"{key.stage}-{scratch.name}"
+        accelerator.project_configuration.logging_dir = str(folder)
         options = {"wandb": {"name": str(key), "dir": str(WORK)}, "trackio": {"name": str(key)}}
         try:
-            accelerator.init_trackers(project, init_kwargs=options)
+            accelerator.init_trackers(project.strip("/").replace("/", "-"), init_kwargs=options)
         except Exception as error:  # each library has errors of its own
+            _finish(accelerator)
             raise DopsdError(
                 f"tracking.also: {', '.join(names)}: {' '.join(str(error).split())[:200]}; log in,"
                 " or set the tracker's offline mode (WANDB_MODE=offline), or leave it out",
@@ -54,9 +58,16 @@ def mirrored(
     try:
         yield
     finally:
-        for tracker in accelerator.trackers:
+        _finish(accelerator)
+
+
+def _finish(accelerator: Accelerator) -> None:
+    for tracker in accelerator.trackers:
+        try:
             tracker.finish()
-        accelerator.trackers = []
+        except Exception as error:  # what was trained is there, whatever the tracker says
+            log(f"warning: tracking.also: {' '.join(str(error).split())[:200]}")
+    accelerator.trackers = []
 
 
 def send(accelerator: Accelerator, row: dict[str, float], update: int) -> None:

@@ -63,7 +63,7 @@ def train(
                 stack.enter_context(log_uploader(run.key, scratch, tracked_by))
             copies = RemoteCopies(remote if accelerator.is_main_process else None, scratch)
             folder.copies = stack.enter_context(copies)
-            stack.enter_context(mirrored(accelerator, also[1], also[0], run.key))
+            stack.enter_context(mirrored(accelerator, also[1], also[0], run.key, scratch))
             run_updates(trainer, folder)
     if accelerator.is_main_process:
         write_stage_outputs(scratch, run.key.folder / "train", run.train.checkpoint_every, start)

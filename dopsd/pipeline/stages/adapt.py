@@ -72,13 +72,15 @@ def require_own(params: Params) -> None:
     """
     out = Path(params.model.path)
     files: dict[str, str] = object_in(out / ADAPTED).get("files", {})
-    for path, found in ((out / name, found) for name, found in files.items()):
-        if not path.is_file() or sha256(path) != found:
-            raise DopsdError(
-                f"model.path: {out}: {path.name} is not as `dopsd adapt` wrote it; name another"
-                " folder to keep this one, or remove it to have it made again",
-                code=Code.OUTPUT_EXISTS,
-            )
+    added = sorted({path.name for path in out.glob("*")} - files.keys() - {ADAPTED})
+    edited = [n for n, old in files.items() if not (out / n).is_file() or sha256(out / n) != old]
+    if files and (added or edited):
+        raise DopsdError(
+            f"model.path: {out}: {(added + edited)[0]} is not as `dopsd adapt` wrote it; to use it"
+            " so, set adapt.tasks=[]; else name another folder, or remove this one to have it made"
+            " again",
+            code=Code.OUTPUT_EXISTS,
+        )
     if out.exists() and not (out / ADAPTED).is_file():
         raise DopsdError(
             f"model.path: {out}: is there, and not made by `dopsd adapt`; name another folder for"

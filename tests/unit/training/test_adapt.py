@@ -230,6 +230,12 @@ def test_an_edited_base_is_kept_and_a_removed_one_is_written_again(source, capsy
     assert digests() == edited
     shutil.rmtree(BASE)
     assert main(["adapt"]) == 0
+    (BASE / "notes.txt").write_text("mine")
+    assert main(["adapt"]) == 2
+    assert (
+        "notes.txt is not as `dopsd adapt` wrote it; to use it so, set" in capsys.readouterr().err
+    )
+    (BASE / "notes.txt").unlink()
     assert digests() == whole and json.loads((BASE / "adapt.json").read_text())["files"]
 
 

@@ -43,7 +43,7 @@ def test_each_tracker_has_every_update(losses):
     assert len(losses) == 4
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    (folder,) = (WORK / "tensorboard").glob("*/dopsd")
+    (folder,) = (WORK / "tensorboard").glob("sudoku-d_opsd-0-train-*/dopsd")
     events = EventAccumulator(str(folder))
     events.Reload()
     found = [(event.step, event.value) for event in events.Scalars("loss")]
@@ -79,15 +79,17 @@ def test_a_tracker_that_is_not_installed_or_does_not_start_is_one_line(
     assert "tracking.also: wandb is not installed; pip install" in capsys.readouterr().err
 
 
-def test_a_tracker_that_fails_does_not_end_the_run(project: Path, monkeypatch, capsys):
+@pytest.mark.parametrize("when", ["log", "finish"])
+def test_a_tracker_that_fails_does_not_end_the_run(when: str, project: Path, monkeypatch, capsys):
     pytest.importorskip("tensorboard")
     from accelerate.tracking import TensorBoardTracker
 
-    def fails(self, values, step=None, **more):
+    def fails(self, *values, **more):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(TensorBoardTracker, "log", fails)
-    write_params(tracking__also=["tensorboard"])
+    monkeypatch.setattr(TensorBoardTracker, when, fails)
+    write_params(tracking__also=["tensorboard"], tracking__experiment="/Users/me")
     assert main(["train"]) == 0
     said = capsys.readouterr().err
-    assert said.count("tracking.also: No space left on device; nothing more is sent") == 1
+    assert said.count("warning: tracking.also: No space left on device") == 1
+    assert Path("runs/sudoku/d_opsd/0/train.json").is_file()
