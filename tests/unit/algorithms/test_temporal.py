@@ -83,6 +83,7 @@ REQUESTS = [
 def test_what_the_sampler_keeps_is_what_a_forward_of_each_state_finds(base: str, threshold):
     """With all tokens kept, one rollout at a time: forwards of other shapes round in other ways."""
     policy = load_policy(ModelConfig(path=str(ROOT / "base" / base)), None, 0)
+    policy.core.double()  # in float32 some processors round shapes apart by more than the bound
     decoding = Decoding(24, 8, 12, 0.9, top_k=policy.vocabulary, threshold=threshold)
     sample = denoise if threshold is None else denoise_approximately
     narrow = sample(policy, REQUESTS, replace(decoding, top_k=3))
@@ -98,8 +99,7 @@ def test_what_the_sampler_keeps_is_what_a_forward_of_each_state_finds(base: str,
             torch.zeros(24, policy.vocabulary).scatter(1, tokens, logs[:, :-1].exp())
             for tokens, logs in ((rollout.top_ids, rollout.top_logps), (ids, found))
         )
-        # a cached block has another shape than a whole forward
-        assert (sampled - forward).abs().max() <= (1e-6 if policy.block_size is None else 1e-5)
+        assert (sampled - forward).abs().max() <= 1e-6
         assert torch.equal(other.completion_ids, rollout.completion_ids)
         assert torch.equal(other.top_ids, rollout.top_ids[:, :3])
         assert other.top_logps.shape == (24, 4)

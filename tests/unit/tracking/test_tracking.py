@@ -145,8 +145,6 @@ def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_ad
         table("Published runs in MLflow"),
         {
             *own,
-            "train/anchor",  # switches of d_opsd that are off
-            "train/revealed",
             "best/selection_on_test",
             "other_protocol/2601.15165/accuracy/256",
             "cost/gpu_hours",  # this one trained on a CPU

@@ -179,7 +179,8 @@ def _said(source: int, seconds: float) -> bytes:
 
 def _children(pid: int) -> list[int]:
     with suppress(OSError):
-        return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8")
+        return [int(n) for n in children.split()]
     return []
 
 
