@@ -22,7 +22,7 @@ from dopsd.core.environment import bypass_proxies, name_user, refuse_leftovers
 from dopsd.core.errors import TEMPORARY, Code, DopsdError, readable, unknown, with_code
 from dopsd.core.files import WORK
 from dopsd.core.paths import REPORTS, RUNS
-from dopsd.core.progress import FULL, outlive_readers, refuse_cut_output
+from dopsd.core.progress import FULL, is_main_rank, log, outlive_readers, refuse_cut_output
 from dopsd.distributed.launch import (
     accept_signals,
     end_with_parent,
@@ -153,6 +153,7 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     _complete(arguments, params)
     if arguments.command in STAGES:
         refuse_files(arguments)
+    _say_old_problems(arguments, params)
     if arguments.command in PARALLEL and (params.launch.processes > 1 or is_on_nodes()):
         from dopsd.tasks.registry import load_task
 
@@ -172,6 +173,15 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     else:
         WITH_PARAMS[arguments.command](arguments, params)
     return 0
+
+
+def _say_old_problems(arguments: argparse.Namespace, params: Params) -> None:
+    """Warn where a stage would use problems that were prepared with other settings."""
+    from dopsd.pipeline.stages.prepare import changed_since
+
+    uses = arguments.command in ("adapt", "evaluate_base", "train") and is_main_rank()
+    if uses and (note := changed_since(params, arguments.task)):
+        log(f"warning: {note}")
 
 
 def adapt(arguments: argparse.Namespace, params: Params) -> int:

@@ -217,7 +217,10 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     if unseen := [f"{path}: {line}" for line in block_faults(params)]:
         raise DopsdError(unseen, code=Code.CONTRADICTION)
     check_columns(params)
-    runs, notes = list(params.runs), []
+    from dopsd.pipeline.stages.prepare import changed_since
+
+    tasks = params.matrix.tasks
+    runs, notes = list(params.runs), [n for t in tasks if (n := changed_since(params, t))]
     if params.adapt.tasks:
         from dopsd.pipeline.stages import adapt
 

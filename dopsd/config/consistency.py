@@ -280,9 +280,6 @@ def _check_states(params: Params, key: str, config: AlgorithmConfig) -> None:
         raise ValueError(f"{key}.updates_per_trajectory must be at most sampling.steps {s.steps}")
 
 
-FILES = (".jsonl", ".json", ".csv", ".parquet")  # a source that ends so is a file, not a hub name
-
-
 def adapt_files(params: Params) -> dict[str, str]:
     """Return the local files that section adapt names, by key."""
     adapt = params.adapt
@@ -310,7 +307,7 @@ def _source_files(key: str, section: dict[str, Any]) -> dict[str, str]:
     return {
         f"{key}.{name}.path": value.path
         for name, value in section.items()
-        if isinstance(value, Source) and Path(value.path).suffix in FILES
+        if isinstance(value, Source) and value.is_file
     }
 
 

@@ -16,7 +16,7 @@ from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
 from dopsd.algorithms.common.batch import MaskedTexts
 from dopsd.algorithms.common.losses import masked_diffusion_loss, metric_sums
 from dopsd.algorithms.common.masking import Text, masked
-from dopsd.algorithms.common.solutions import Solutions, padded
+from dopsd.algorithms.common.solutions import Solutions, chat_of, padded
 from dopsd.algorithms.sft.config import MOST
 from dopsd.algorithms.sft.held_out import HeldOut
 from dopsd.core.errors import Code, DopsdError
@@ -25,7 +25,7 @@ from dopsd.core.progress import log
 from dopsd.core.rng import key_from
 from dopsd.core.types import Problem
 from dopsd.rollout.collector import RolloutStats
-from dopsd.tasks.common.sources import Row, read_rows, text_of
+from dopsd.tasks.common.sources import read_rows
 
 if TYPE_CHECKING:
     from dopsd.algorithms.sft.config import SftConfig
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from dopsd.tasks.common.config import Source
 
 Pair = tuple[Tensor, Tensor]  # prompt [P] and what is learnt after it [L]
-Chat = list[dict[str, str]]
 SHARE = 20  # of the traces one is held out, if they are looked at
 
 
@@ -145,27 +144,3 @@ class Sft:
         losses = masked_diffusion_loss(policy, batch)  # [B]
         sums = metric_sums({"cross_entropy": losses.sum()}, len(batch))
         return LossOutput((losses * batch.weight).sum(), sums)
-
-
-def chat_of(row: Row) -> tuple[Chat, str]:
-    """Return the chat and the answer of a row {question, response} or {messages}.
-
-    Raises:
-        DopsdError: if the row has neither, or its messages do not end with the assistant's.
-    """
-    messages = row.values.get("messages")
-    if messages is None:
-        question = text_of(row, "question")
-        return [{"role": "user", "content": question}], text_of(row, "response")
-    is_chat = isinstance(messages, list) and all(
-        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
-        for m in messages
-    )
-    if not is_chat or len(messages) < 2 or messages[-1]["role"] != "assistant":  # noqa: PLR2004  # a question and its answer
-        raise DopsdError(
-            f"{row.place}: expected messages [{{role, content}}, ...] that end with the"
-            f" assistant's, found {str(messages)[:60]}",
-            code=Code.SOURCE_ROW,
-        )
-    *chat, last = [{"role": m["role"], "content": m["content"]} for m in messages]
-    return chat, last["content"]

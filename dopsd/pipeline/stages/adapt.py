@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dopsd.algorithms.common.solutions import taught_solution
+from dopsd.algorithms.common.solutions import chat_of, taught_solution
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import digest, object_in, write_json
 from dopsd.core.fingerprint import sha256
@@ -19,6 +19,7 @@ from dopsd.core.paths import ADAPTED, RunKey
 from dopsd.core.progress import log
 from dopsd.models.a2d.convert import converted_parts
 from dopsd.pipeline.checkpoints.export import write_merged
+from dopsd.tasks.common.sources import read_rows
 from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.registry import load_task
 from dopsd.training.checkpoint import drop_state
@@ -54,6 +55,8 @@ def begin(params: Params, task: str) -> list[RunKey]:
         )
     require_own(params)
     load_task(task, params.data.tasks[task]).load("train")  # before the conversion takes minutes
+    config, _ = converted_parts(Path(params.adapt.source or ""), form_of(params.adapt))
+    _refuse_texts(params, config.max_sequence_length)
     require_converted(params.adapt)
     out = Path(params.model.path)
     if is_made(params, task):
@@ -97,7 +100,8 @@ def check(params: Params, task: str) -> list[str]:
             be written.
     """
     require_own(params)
-    _, tokenizer = converted_parts(Path(params.adapt.source or ""), form_of(params.adapt))
+    config, tokenizer = converted_parts(Path(params.adapt.source or ""), form_of(params.adapt))
+    _refuse_texts(params, config.max_sequence_length)
     notes, learn, out = list[str](), params.adapt.learn, Path(params.model.path)
     if not data_files(task, "train")[0].is_file():
         return notes
@@ -120,6 +124,24 @@ def check(params: Params, task: str) -> list[str]:
             f" answers (sampling.gen_length, or adapt.learn.length); the longest has {max(sizes)}"
         )
     return notes
+
+
+def _refuse_texts(params: Params, most: int) -> None:
+    """Refuse texts that cannot be learnt, before anything is converted.
+
+    Raises:
+        DopsdError: if a local file of chats cannot be read, or answers are as long as the model.
+    """
+    learn = params.adapt.learn
+    if learn.traces and learn.traces.is_file:
+        for row in read_rows(learn.traces, "adapt.learn.traces"):
+            chat_of(row)
+    if (length := learn.length or params.sampling.gen_length) >= most:
+        key = "adapt.learn.length" if learn.length else "sampling.gen_length"
+        raise DopsdError(
+            f"{key}: {length} tokens leave no room for a prompt in the model's {most}; lower it",
+            code=Code.MISFIT,
+        )
 
 
 def announce(params: Params, key: RunKey) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dopsd.core.files import digest, object_in, write_json
+from dopsd.core.fingerprint import sha256
 from dopsd.core.progress import log
-from dopsd.tasks.common.storage import DATA, PROMPT, write_problems, write_prompt
+from dopsd.tasks.common.storage import DATA, PROMPT, data_files, write_problems, write_prompt
 from dopsd.tasks.common.task import Task
 from dopsd.tasks.registry import load_task
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
+
+RECORD = "prepared.json"  # beside the problems: of which settings they are
 
 
 def run(params: Params, task_name: str) -> None:
@@ -20,9 +24,35 @@ def run(params: Params, task_name: str) -> None:
     DVC makes those of a task that is not in the matrix.
     """
     write_splits(load_task(task_name, params.data.tasks[task_name]))
+    write_json(DATA / task_name / RECORD, _record(params, task_name))
     for name in params.evaluate.watch:
         if name not in params.matrix.tasks and not (DATA / name / "test.jsonl").is_file():
             write_splits(load_task(name, params.data.tasks[name]))
+
+
+def _record(params: Params, task: str) -> dict[str, str]:
+    """Return digests of what decides a task's problems, and of the training problems there."""
+    used = params.data.tasks[task].model_dump(exclude={"model", "pretrain", "scoring"}, mode="json")
+    return {"settings": digest(used), "train": sha256(data_files(task, "train")[0])}
+
+
+def changed_since(params: Params, task: str) -> str | None:
+    """Return a note if the problems on disk were prepared with other settings; None if not known.
+
+    DVC's stages prepare them again by themselves. It may also have fetched others than the last
+    that were made here, of which nothing is known.
+    """
+    path = DATA / task / RECORD
+    found = object_in(path)
+    if not found or not data_files(task, "train")[0].is_file():
+        return None
+    now = _record(params, task)
+    if found.get("train") != now["train"] or found.get("settings") == now["settings"]:
+        return None
+    return (
+        f"data.{task} changed since `dopsd prepare --task {task}`, and {path.parent} has the"
+        " old problems; run it, or `dopsd repro`"
+    )
 
 
 def write_splits(task: Task) -> None:

@@ -8,7 +8,6 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.config.consistency import FILES
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import Progress
 from dopsd.core.types import Problem
@@ -56,8 +55,8 @@ def check_columns(params: Params) -> None:
         config = params.data.custom[name]
         task = CustomTask(name, config)
         for split, source in config.sources.items():
-            is_file = Path(source.path).suffix in FILES
-            rows = read_rows(source, f"data.{name}.{split}.path") if is_file else iter(())
+            key = f"data.{name}.{split}.path"
+            rows = read_rows(source, key) if source.is_file else iter(())
             for row in islice(rows, 1):
                 task.problem_of(row)
 

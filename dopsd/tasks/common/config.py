@@ -14,6 +14,11 @@ class Source(Section):
     split: str = "train"  # split of the hub dataset
     revision: str | None = None  # commit or tag of the hub dataset; null: the newest
 
+    @property
+    def is_file(self) -> bool:
+        """Whether the path is a local file's, by its ending."""
+        return self.path.endswith((".jsonl", ".json", ".csv", ".parquet"))
+
 
 class PretrainOverrides(Section):
     """Values that a task changes in section `pretrain` for its own embedded base; null: none."""

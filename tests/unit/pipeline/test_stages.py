@@ -21,6 +21,7 @@ from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.core.fingerprint import sha256
 from dopsd.core.tables import read_table
+from dopsd.pipeline.stages.prepare import changed_since
 from dopsd.training.run_identity import scratch_folder
 
 BAD_PUZZLE = '{"id": "a", "prompt": "1", "answer": "2"}'
@@ -205,6 +206,23 @@ def test_a_stage_says_which_one_must_come_first(project, capsys):
     Path("data/sudoku/train.jsonl").unlink()
     assert main(["train"]) == 2
     assert "data/sudoku/train.jsonl: no such file" in capsys.readouterr().err
+
+
+def test_problems_of_other_settings_are_said_and_those_that_came_from_elsewhere_are_not(
+    project, capsys
+):
+    assert main(["prepare"]) == 0
+    assert main(["check"]) == 0
+    assert "old problems" not in "".join(capsys.readouterr())
+    write_params(data__sudoku__seed=4, data__sudoku__scoring="strict")
+    assert main(["check"]) == 0
+    note = "data.sudoku changed since `dopsd prepare --task sudoku`, and data/sudoku has the old"
+    assert note in capsys.readouterr().out
+    assert main(["evaluate_base"]) == 0
+    assert f"warning: {note}" in capsys.readouterr().err
+    problems = Path("data/sudoku/train.jsonl")
+    problems.write_text(problems.read_text().splitlines(keepends=True)[0])  # as DVC fetched others
+    assert changed_since(load_params(), "sudoku") is None
 
 
 def test_a_malformed_row_is_named_by_file_and_line(project, capsys):

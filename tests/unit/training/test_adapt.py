@@ -172,6 +172,22 @@ def test_check_says_what_one_may_not_expect_of_adapting(source, capsys):
     assert "such as with `hf download NAME --local-dir models/NAME`" in capsys.readouterr().err
 
 
+def test_texts_that_cannot_be_learnt_are_refused_before_the_conversion(source, capsys):
+    rows = Path("data/external/chats.jsonl")
+    rows.parent.mkdir(exist_ok=True)
+    rows.write_text('{"question": "q", "response": "r"}\n{"question": "q"}\n')
+    for learn, said in (
+        ({"traces": {"path": str(rows)}}, "chats.jsonl:2: expected columns question and response"),
+        ({"traces": {"path": "data/external/no.jsonl"}}, "adapt.learn.traces"),
+        ({"length": 100_000}, "adapt.learn.length: 100000 tokens leave no room for a prompt"),
+    ):
+        write({"adapt__learn": learn})
+        for command in ("check", "adapt"):
+            assert main([command]) == 2
+            assert said in capsys.readouterr().err.splitlines()[-1]
+    assert not list(Path("work").glob("adapt-*"))
+
+
 def test_check_needs_neither_problems_nor_what_adapting_left(source, capsys):
     write(DISTILL)
     assert main(["adapt"]) == 0
