@@ -17,7 +17,7 @@ from dopsd.core.files import digest, object_in, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import ADAPTED, RunKey
 from dopsd.core.progress import log
-from dopsd.models.a2d.convert import converted_parts
+from dopsd.models.a2d.convert import converted_parts, read_source
 from dopsd.pipeline.checkpoints.export import write_merged
 from dopsd.tasks.common.sources import read_rows
 from dopsd.tasks.common.storage import data_files
@@ -55,8 +55,8 @@ def begin(params: Params, task: str) -> list[RunKey]:
         )
     require_own(params)
     load_task(task, params.data.tasks[task]).load("train")  # before the conversion takes minutes
-    config, _ = converted_parts(Path(params.adapt.source or ""), form_of(params.adapt))
-    _refuse_texts(params, config.max_sequence_length)
+    source = read_source(Path(params.adapt.source or ""))
+    _refuse_texts(params, source.raw["max_position_embeddings"])
     require_converted(params.adapt)
     out = Path(params.model.path)
     if is_made(params, task):
