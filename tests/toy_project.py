@@ -19,6 +19,7 @@ from dopsd.algorithms.common.config import AlgorithmConfig, IteratedGroupConfig
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.algorithms.trace_rl.config import TraceRlConfig
 from dopsd.cli.main import main
+from dopsd.pipeline.stages.prepare import RECORD
 
 TOY = ROOT / "tests" / "toy"
 
@@ -66,6 +67,7 @@ def make(folder: Path) -> None:
             if main([stage]):
                 raise SystemExit(f"{stage} failed")
         shutil.rmtree("work")
+        Path("data/sudoku", RECORD).unlink()  # of settings that follow the root's too
         Path("params.yaml").unlink()  # it follows the params.yaml of the root
     finally:
         os.chdir(before)
