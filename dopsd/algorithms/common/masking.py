@@ -32,15 +32,12 @@ class Text:
         completion: [L], without masks; L may differ between the texts of a batch.
         key: key of the mask.
         weight: weight in the update.
-        span: tokens [start, end) to predict; None: all. The tokens before stay, and those after are
-            masked without being predicted.
     """
 
     prompt: Tensor
     completion: Tensor
     key: int
     weight: float = 1.0
-    span: tuple[int, int] | None = None
 
 
 def masked(
@@ -48,9 +45,9 @@ def masked(
 ) -> MaskedTexts:
     """Mask every token of each completion with probability t ~ U(least, most), and weight it 1/t.
 
-    With a span only its tokens. G is the longest completion, in whole blocks of the model; shorter
+    G is the longest completion, in whole blocks of the model; shorter
     ones are padded on the right, where no token sees them. A token's weight is also multiplied by
-    G / (tokens of the completion or span), as the loss divides by G.
+    G / (tokens of the completion), as the loss divides by G.
 
     Args:
         policy: the model, for its special tokens, its blocks and its device.
@@ -71,18 +68,16 @@ def masked(
     # [B, G+1], the column after a text's last token is its t
     draw = uniform(fold_in(key, torch.arange(length + 1)))
     mask_ratio = draw.gather(1, lengths) * (most - least) + least
-    edges = torch.tensor([text.span or (0, len(text.completion)) for text in texts])
-    start, end = edges[:, :1], edges[:, 1:]  # [B, 1]
     positions = torch.arange(length)
-    loss_mask = (draw[:, :-1] < mask_ratio) & (positions >= start) & (positions < end)
-    hidden = loss_mask | (positions >= end)
+    loss_mask = (draw[:, :-1] < mask_ratio) & (positions < lengths)
+    hidden = loss_mask | (positions >= lengths)
     ids = torch.cat([prompts, targets.masked_fill(hidden, policy.mask_id)], 1)
     batch = MaskedTexts(
         ids,
         torch.cat([prompt_mask, positions < lengths], 1),
         targets,
         loss_mask,
-        (1 / mask_ratio * (length / (end - start)))[:, 0],
+        (1 / mask_ratio * (length / lengths))[:, 0],
         torch.tensor([text.weight for text in texts]),
     )
     return batch.to(policy.device)

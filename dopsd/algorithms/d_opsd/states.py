@@ -77,7 +77,6 @@ def recorded_steps(
     rollout: Rollout,
     config: DOpsdConfig,
     blocks: BlockSchedule,
-    view: TeacherView = AS_STUDENT,
 ) -> list[int]:
     """Return the steps whose states are trained on, in order.
 
@@ -88,7 +87,6 @@ def recorded_steps(
         rollout: the trajectory.
         config: record and record_last_block.
         blocks: the blocks of the completion.
-        view: first_block and last_block.
     """
     per_block = len(blocks.num_transfer_tokens)
     num_blocks = blocks.count(rollout)
@@ -96,10 +94,10 @@ def recorded_steps(
     revealed_at = rollout.revealed_at.tolist()
     if config.record == "until_eos":  # the text is finished once all up to its end is committed
         revealed_at = revealed_at[: first_index(rollout.completion_ids, blocks.eos_id) + 1]
-    steps: Sequence[int] = range(min(last, max(revealed_at) + 1))
+    steps = range(min(last, max(revealed_at) + 1))
     if blocks.by_threshold:  # the others were not made
-        steps = sorted({*rollout.revealed_at.tolist()} & {*steps})
-    return [step for step in steps if view.first_block <= step // per_block < view.last_block]
+        return sorted({*rollout.revealed_at.tolist()} & {*steps})
+    return [*steps]
 
 
 def reveal(
@@ -149,7 +147,6 @@ def trained_steps(
     config: DOpsdConfig,
     blocks: BlockSchedule,
     key: int,
-    view: TeacherView = AS_STUDENT,
 ) -> list[list[int]]:
     """Return the steps to train on, in one contiguous chunk per update.
 
@@ -162,9 +159,8 @@ def trained_steps(
         config: drop_remainder, state_sample and updates_per_trajectory.
         blocks: the blocks of the completion.
         key: key of the draw.
-        view: the blocks whose states count.
     """
-    steps = recorded_steps(rollout, config, blocks, view)
+    steps = recorded_steps(rollout, config, blocks)
     if config.state_sample and len(steps) > config.state_sample:
         draw = uniform(fold_in(torch.tensor(key), torch.tensor(steps) + 1_000_003))
         steps = [steps[i] for i in sorted(draw.argsort()[: config.state_sample].tolist())]
@@ -252,8 +248,8 @@ def states_by_update(
         for rollout, view in zip(rollouts, views, strict=True)
     ]
     steps = [
-        trained_steps(rollout, config, blocks, rollout_key, view)
-        for rollout, view, rollout_key in keyed_rollouts
+        trained_steps(rollout, config, blocks, rollout_key)
+        for rollout, _, rollout_key in keyed_rollouts
     ]
     updates: list[States | None] = []
     for update in range(config.updates_per_trajectory):

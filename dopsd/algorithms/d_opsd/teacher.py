@@ -34,8 +34,6 @@ class TeacherView:
         shown_ids: [G], the completion whose tokens the teacher is shown; None: the rollout's own.
         showable: [G], positions that it may be shown; None: all.
         least: positions that it is shown at least, where as many can be shown.
-        first_block: first block whose states are trained on.
-        last_block: block after the last one whose states are trained on.
         whole_from: positions from this one on are shown only in states in which all of them are
             masked.
     """
@@ -44,8 +42,6 @@ class TeacherView:
     shown_ids: Tensor | None = None
     showable: Tensor | None = None
     least: int = 0
-    first_block: int = 0
-    last_block: int = LARGEST
     whole_from: int = LARGEST
 
     def prompt(self, rollout: Rollout) -> Tensor:

@@ -7,31 +7,16 @@ teacher too little learn from rewards, as in TraceRL (arXiv 2509.06949).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
-from dopsd.algorithms.common.batch import Batch, MaskedTexts, States
-from dopsd.algorithms.common.losses import masked_diffusion_loss
-from dopsd.algorithms.common.masking import Text, masked
+from dopsd.algorithms.common.batch import States
 from dopsd.algorithms.d_opsd.algorithm import DOpsd, build_components
-from dopsd.algorithms.d_opsd.teacher import AS_STUDENT, TeacherPrompts, TeacherView
-from dopsd.algorithms.infill.lessons import (
-    Answers,
-    Lesson,
-    answer_shift,
-    count,
-    lesson,
-    trained_blocks,
-    view,
-)
+from dopsd.algorithms.infill.lessons import Answers, answer_shift, count, lesson, view
 from dopsd.algorithms.trace_rl.algorithm import TraceRl
 from dopsd.algorithms.trace_rl.states import Trace
-from dopsd.core.metrics import MetricSums
-from dopsd.core.rng import key_from
 from dopsd.core.types import Problem, Rollout
-from dopsd.rollout.answer_span import answer_span
 from dopsd.rollout.collector import RolloutGroup, SelectedRollout
 
 if TYPE_CHECKING:
@@ -56,9 +41,8 @@ class Infill(DOpsd):
     config: InfillConfig
 
     def __init__(self, config: InfillConfig, context: AlgorithmContext) -> None:
-        self.answers = Answers(config, context.task, context.seed)
+        self.answers = Answers(config, context.task)
         super().__init__(config, *build_components(config, context))
-        self.prompts = TeacherPrompts("infill", self.collector, config.max_teacher_prompt)
         self.rewards = TraceRl("infill", config.rewards, context)
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
@@ -83,19 +67,14 @@ class Infill(DOpsd):
     def _taught(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
         """Sample rollouts, put answers into their spans, and cut their states into updates.
 
-        Rollouts without a usable span are dropped, but with `show: future` and `states: all`.
+        Rollouts without a usable span are dropped.
         """
         stops = not self.collector.task.graded
         groups = self.collector.sample(policy, problems, update, stops)
         scored = [self.collector.scored(group) for group in groups]
         rollouts = [self._rollout(*pair) for pair in zip(groups, scored, strict=True)]
-        if self.config.show == "future":
-            views = [None if r is None else self._own_view(policy, r) for r in rollouts]
-            used = [(r, v) for r, v in zip(rollouts, views, strict=True) if r and v]
-            updates = self.updates(policy, [r for r, _ in used], [v for _, v in used], update)
-            return self._collected(policy, scored, updates, [v is not None for v in views])
         known = [
-            None if r is None else self.answers.of(policy, group, update)
+            None if r is None else self.answers.of(policy, group)
             for group, r in zip(groups, rollouts, strict=True)
         ]
         after_eos = self.collector.sampling.text_after_eos
@@ -104,14 +83,12 @@ class Infill(DOpsd):
             for group, r, k in zip(groups, rollouts, known, strict=True)
         ]
         found = [item for item in lessons if item]
-        updates = (
-            self._masked_updates(policy, found, update)
-            if self.config.target == "answer"
-            else self.updates(
-                policy, [i.rollout for i in found], self._views(policy, found), update
-            )
-        )
-        collected = self._collected(policy, scored, updates, [item is not None for item in lessons])
+        views = [view(item, self.config) for item in found]
+        updates = self.updates(policy, [item.rollout for item in found], views, update)
+        items = [
+            replace(s, is_kept=item is not None) for s, item in zip(scored, lessons, strict=True)
+        ]
+        collected = Collected(updates, self.collector.summary(policy, items))
         count(collected.stats.metrics, sum(k is not None for k in known), found)
         return collected
 
@@ -123,66 +100,8 @@ class Infill(DOpsd):
         is_first = self.config.answer == "sibling" and self.config.keep == "all"
         return (group.rollouts[0] if is_first else item.best) if item.is_kept else None
 
-    def _collected(
-        self,
-        policy: Policy,
-        scored: Sequence[SelectedRollout],
-        updates: list[list[Batch]],
-        is_used: Sequence[bool],
-    ) -> Collected:
-        """Return the updates; rollouts without a usable span count as not kept."""
-        items = [replace(item, is_kept=used) for item, used in zip(scored, is_used, strict=True)]
-        return Collected(updates, self.collector.summary(policy, items))
-
-    def _own_view(self, policy: Policy, rollout: Rollout) -> TeacherView | None:
-        """Return the view of d-OPSD, limited to the chosen states; None without a span."""
-        if self.config.states == "all":
-            return AS_STUDENT
-        span = answer_span(policy.text, rollout.completion_ids, policy.eos_id)
-        if span is None:
-            return None
-        first, last = trained_blocks(span, self.config, self.blocks, rollout)
-        return TeacherView(first_block=first, last_block=last)
-
-    def _views(self, policy: Policy, lessons: Sequence[Lesson]) -> list[TeacherView]:
-        """Return what the teacher of each rollout is given."""
-        views = [view(item, self.config, self.blocks) for item in lessons]
-        if self.config.place == "span":
-            return views
-        prompts = self.prompts.of(policy, [(item.problem, item.answer) for item in lessons])
-        return [replace(v, prompt_ids=ids) for v, ids in zip(views, prompts, strict=True)]
-
-    def _masked_updates(
-        self, policy: Policy, lessons: Sequence[Lesson], update: int
-    ) -> list[list[Batch]]:
-        """Return updates with new random masks over the answers, what follows them masked."""
-        numbers = range(self.config.updates_per_trajectory)
-        if not lessons:
-            return [] if self.config.skip_empty else [[] for _ in numbers]
-        return [[masked(policy, self._texts(lessons, update, number))] for number in numbers]
-
-    def _texts(self, lessons: Sequence[Lesson], update: int, number: int) -> list[Text]:
-        draws, seed = self.config.draws, self.collector.seed
-        return [
-            Text(
-                item.rollout.prompt_ids,
-                item.filled.ids,
-                key_from("infill", seed, update, number, item.problem.id, draw),
-                1 / draws,
-                (item.filled.start, item.filled.end),
-            )
-            for item in lessons
-            for draw in range(draws)
-        ]
-
-    def loss(self, policy: Policy, batch: States | MaskedTexts | Trace) -> LossOutput:
-        """Return the divergence to the teacher, or the loss of masked answers or of rewards.
-
-        The cross-entropy of masked answers has no metrics of its own: it is the update's `loss`.
-        """
+    def loss(self, policy: Policy, batch: States | Trace) -> LossOutput:
+        """Return the divergence to the teacher, or the loss of rewards."""
         if isinstance(batch, Trace):
             return self.rewards.loss(policy, batch)
-        if not isinstance(batch, MaskedTexts):
-            return super().loss(policy, batch)
-        losses = masked_diffusion_loss(policy, batch)  # [B]
-        return LossOutput((losses * batch.weight).sum(), MetricSums())
+        return super().loss(policy, batch)

@@ -23,13 +23,7 @@ class InfillConfig(DOpsdConfig):
     attempts: Count = 1  # attempts per problem
     keep: Literal["correct", "all"] = "all"  # all: also train on failed attempts
     reveal_ratio: Share = 0.5  # share of the masked answer that the teacher is shown
-    answer: Literal["gold", "sibling", "solver", "other"] = "gold"  # whose answer it is shown
-    show: Literal["answer", "future", "both"] = "answer"  # future: the rollout's own, as in d_opsd
-    states: Literal["all", "before_answer", "in_answer"] = "all"  # blocks whose states train
-    place: Literal["span", "prompt"] = "span"  # prompt: told in the teacher's prompt, none shown
-    target: Literal["teacher", "answer"] = "teacher"  # answer: cross-entropy on it, no teacher
-    draws: Count = 4  # target answer: random masks of each rollout in an update
-    max_teacher_prompt: Count = 400  # place prompt: tokens of the teacher's prompt, the last ones
+    answer: Literal["gold", "sibling", "solver"] = "gold"  # whose answer it is shown
     least_shift: Share = 0.0  # where the answer moves the teacher less than this, rewards teach
     group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 8  # rewards: rollouts per problem
     shrink: Count = 4  # rewards: denoising steps whose tokens are predicted from one state
@@ -37,25 +31,22 @@ class InfillConfig(DOpsdConfig):
     @property
     def wants_gold_answers(self) -> bool:
         """Whether the method needs the gold answer of every problem."""
-        return self.show != "future" and self.answer in ("gold", "other")
+        return self.answer == "gold"
 
     @property
     def reveals_own_future(self) -> bool:
         """Whether the teacher is shown tokens of the rollout that the student has not reached."""
-        return self.reveal_ratio > 0 and self.show != "answer"
+        return False
 
     @property
     def unseen_by_blocks(self) -> tuple[str, str] | None:
         """A teacher that knows more than the student by later blocks alone."""
-        is_blind = self.place == "span" and self.target == "teacher"
-        if is_blind and self.teacher_attention == "base":
-            return "place: span", "set it to prompt, target to answer, or teacher_attention to all"
-        return super().unseen_by_blocks
+        if self.teacher_attention == "all":
+            return None
+        return "teacher_attention", "set it to all"
 
     def forwards(self, sampling: SamplingConfig) -> Forwards:
-        """Return what a problem costs: its states, or the masks of its answer."""
-        if self.target == "answer":
-            return Forwards(self.attempts, 0, self.draws * self.updates_per_trajectory)
+        """Return what a problem costs: its states, and with `least_shift` the rewards."""
         cost = super().forwards(sampling)
         if not self.least_shift:
             return cost
@@ -88,15 +79,9 @@ class InfillConfig(DOpsdConfig):
             updates_per_pass=self.updates_per_trajectory,
         )
 
-    @property
-    def needs_reference(self) -> bool:
-        """Whether the initial policy is the teacher."""
-        return self.target == "teacher" and super().needs_reference
-
     @model_validator(mode="after")
     def controls_agree(self) -> Self:
         """Refuse settings of which one would do nothing, or undo another."""
-        prompt, target = self.place == "prompt", self.target == "answer"
         faults = {
             "reveal_scope all_masked: only later blocks hold the answer; set future_blocks": (
                 self.reveal_scope == "all_masked"
@@ -104,20 +89,9 @@ class InfillConfig(DOpsdConfig):
             "answer sibling needs attempts of at least 2": (
                 self.answer == "sibling" and self.attempts == 1
             ),
-            "show future shows no answer; leave answer at gold": (
-                self.show == "future" and self.answer != "gold"
-            ),
-            "place prompt shows nothing in the completion; leave show at answer": (
-                prompt and self.show != "answer"
-            ),
-            "target answer has no teacher; leave place at span, show at answer, states at all": (
-                target and (prompt or self.show != "answer" or self.states != "all")
-            ),
         }
         if self.least_shift:
             faults |= {
-                "least_shift compares teachers; leave place at span, target at teacher, show at"
-                " answer": prompt or target or self.show != "answer",
                 "least_shift needs denominator kept, which rewards have": (
                     self.denominator == "prompts"
                 ),

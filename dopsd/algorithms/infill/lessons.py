@@ -12,11 +12,9 @@ from torch import Tensor
 
 from dopsd.algorithms.common.batch import States
 from dopsd.algorithms.d_opsd.algorithm import sampleable_logits
-from dopsd.algorithms.d_opsd.states import BlockSchedule
 from dopsd.algorithms.d_opsd.teacher import TeacherView
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.metrics import MetricSums
-from dopsd.core.rng import key_from
 from dopsd.core.settings import LARGEST
 from dopsd.core.tensors import true_positions
 from dopsd.core.types import Problem, Rollout
@@ -34,14 +32,12 @@ class Lesson:
     """A rollout to learn from.
 
     Attributes:
-        problem: the problem.
         rollout: the student's rollout.
         span: its answer.
         answer: text of the answer that the teacher knows.
         filled: the rollout's completion with that answer.
     """
 
-    problem: Problem
     rollout: Rollout
     span: AnswerSpan
     answer: str
@@ -58,7 +54,7 @@ def lesson(
     task: Task,
     problem: Problem,
     rollout: Rollout,
-    known: Known,
+    answer: str,
     after_eos: bool = False,
 ) -> Lesson | None:
     """Return the rollout with the known answer; None without a usable span.
@@ -71,26 +67,23 @@ def lesson(
         task: the task, whose verifier checks the span.
         problem: the problem.
         rollout: the student's rollout.
-        known: the answer.
+        answer: a right answer, which its teacher knows.
         after_eos: the text after the first end of text is scored, too.
     """
     ids, eos = rollout.completion_ids, policy.eos_id
     span = answer_span(policy.text, ids, eos)
     if span is None:
         return None
-    checked = with_answer(policy.text, ids, span, known.verified, eos)
-    if checked is None:
+    filled = with_answer(policy.text, ids, span, answer, eos)
+    if filled is None:
         return None
-    if not task.verify(problem, policy.text.decode(checked.ids, after_eos)).correct:
+    if not task.verify(problem, policy.text.decode(filled.ids, after_eos)).correct:
         return None
-    filled: FilledCompletion | None = checked
-    if known.shown != known.verified:
-        filled = with_answer(policy.text, ids, span, known.shown, eos)
-    return None if filled is None else Lesson(problem, rollout, span, known.shown, filled)
+    return Lesson(rollout, span, answer, filled)
 
 
-def view(lesson: Lesson, config: InfillConfig, blocks: BlockSchedule) -> TeacherView:
-    """Return what the teacher is shown of a completion, and the blocks whose states train.
+def view(lesson: Lesson, config: InfillConfig) -> TeacherView:
+    """Return what the teacher is shown of a completion.
 
     A tail that was built again is shown only while the student has nothing of its own there, whose
     tokens would stand beside moved ones.
@@ -98,46 +91,15 @@ def view(lesson: Lesson, config: InfillConfig, blocks: BlockSchedule) -> Teacher
     Args:
         lesson: the rollout and the answer.
         config: settings of the method.
-        blocks: the blocks of a completion.
     """
-    first, last = trained_blocks(lesson.span, config, blocks, lesson.rollout)
     filled = lesson.filled
     positions = torch.arange(len(filled.ids))
-    if config.place == "prompt":
-        return TeacherView(
-            showable=torch.zeros_like(positions, dtype=torch.bool),
-            first_block=first,
-            last_block=last,
-        )
-    is_answer: Tensor = (positions >= filled.start) & (positions < filled.closed)
-    is_only = config.show == "answer"
     return TeacherView(
         shown_ids=filled.ids,
-        showable=is_answer if is_only else None,
-        least=int(is_only and config.reveal_ratio > 0),
-        first_block=first,
-        last_block=last,
+        showable=(positions >= filled.start) & (positions < filled.closed),
+        least=int(config.reveal_ratio > 0),
         whole_from=filled.start if lesson.is_rebuilt else LARGEST,
     )
-
-
-def trained_blocks(
-    span: AnswerSpan, config: InfillConfig, blocks: BlockSchedule, rollout: Rollout
-) -> tuple[int, int]:
-    """Return the blocks [first, last) whose states are trained on.
-
-    Args:
-        span: the rollout's own answer.
-        config: the setting `states`.
-        blocks: the blocks of a completion.
-        rollout: the rollout.
-    """
-    ends = span.start, max(span.start, span.end - 1)
-    first, last = ((place + blocks.offset(rollout)) // blocks.block_length for place in ends)
-    last += 1
-    return {"all": (0, LARGEST), "before_answer": (0, first), "in_answer": (first, last)}[
-        config.states
-    ]
 
 
 def count(sums: MetricSums, kept: int, lessons: Sequence[Lesson]) -> None:
@@ -155,35 +117,20 @@ def count(sums: MetricSums, kept: int, lessons: Sequence[Lesson]) -> None:
         sums.add("rebuilt_share", item.is_rebuilt)
 
 
-@dataclass(frozen=True)
-class Known:
-    """Texts of an answer.
-
-    Attributes:
-        verified: a right answer of the problem, by which a span is checked.
-        shown: the answer that the teacher knows: the same, but in the control `other`.
-    """
-
-    verified: str
-    shown: str
-
-
 class Answers:
     """Finds the answer of each problem.
 
     Args:
         config: settings of the method.
         task: the task of the run.
-        seed: seed of the run.
 
     Raises:
         DopsdError: if the task has no such answers.
     """
 
-    def __init__(self, config: InfillConfig, task: Task, seed: int) -> None:
-        self.kind, self.task, self.seed = config.answer, task, seed
-        self.pool: Sequence[Problem] = []
-        if config.show == "future" or self.kind == "sibling":
+    def __init__(self, config: InfillConfig, task: Task) -> None:
+        self.kind, self.task = config.answer, task
+        if self.kind == "sibling":
             return
         if not isinstance(task, SolverTask if self.kind == "solver" else AnswerTask):
             lacking = "solver" if self.kind == "solver" else "one gold answer of a problem"
@@ -192,31 +139,20 @@ class Answers:
                 " method.infill.answer to sibling, and attempts to 2 or more",
                 code=Code.CONTRADICTION,
             )
-        if self.kind == "other":
-            self.pool = task.load("train")
 
-    def of(self, policy: Policy, group: RolloutGroup, update: int) -> Known | None:
+    def of(self, policy: Policy, group: RolloutGroup) -> str | None:
         """Return the answer that the teacher of a problem's rollout knows; None if there is none.
 
         Args:
             policy: the model, with its text conversion.
             group: the attempts at the problem.
-            update: number of the collect.
         """
         problem, task = group.problem, self.task
         if self.kind == "sibling":
-            verified = self._sibling(policy, group)
-        elif self.kind == "solver":
-            verified = task.solver_answer(problem) if isinstance(task, SolverTask) else None
-        else:
-            verified = self._gold(problem)
-        if verified is None:
-            return None
-        shown = self._other(problem, verified, update) if self.kind == "other" else verified
-        return None if shown is None else Known(verified, shown)
-
-    def _gold(self, problem: Problem) -> str | None:
-        return self.task.answer_text(problem) if isinstance(self.task, AnswerTask) else None
+            return self._sibling(policy, group)
+        if self.kind == "solver":
+            return task.solver_answer(problem) if isinstance(task, SolverTask) else None
+        return task.answer_text(problem) if isinstance(task, AnswerTask) else None
 
     def _sibling(self, policy: Policy, group: RolloutGroup) -> str | None:
         """Return the answer of the first right attempt that has an answer span."""
@@ -225,15 +161,6 @@ class Answers:
                 span := answer_span(policy.text, rollout.completion_ids, policy.eos_id)
             ):
                 return span.answer
-        return None
-
-    def _other(self, problem: Problem, own: str, update: int) -> str | None:
-        """Return the gold answer of a problem that is drawn by key: the next one that differs."""
-        first = key_from("infill", self.seed, update, problem.id)
-        for number in range(len(self.pool)):
-            other = self._gold(self.pool[(first + number) % len(self.pool)])
-            if other is not None and other != own:
-                return other
         return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from test_infill import PROBLEM, Reader, policy, rollout
 from test_literal import collected
 
-from dopsd.algorithms.infill.lessons import Known, lesson
+from dopsd.algorithms.infill.lessons import lesson
 from dopsd.core.types import Problem, Score
 from dopsd.tasks.sudoku.task import Sudoku
 
@@ -19,7 +19,7 @@ class Last(Reader):
 
 def test_a_place_before_the_one_that_is_scored_is_dropped():
     twice = rollout("<answer>12</answer><|endoftext|><answer>9")
-    given = policy(), Last(), PROBLEM, twice, Known("43", "43")
+    given = policy(), Last(), PROBLEM, twice, "43"
     assert lesson(*given) is not None and lesson(*given, after_eos=True) is None
 
 

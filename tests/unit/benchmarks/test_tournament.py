@@ -28,7 +28,7 @@ PLAN = {
         "own": {"method": "infill", "knows": "gold answer"},
         "d_opsd": {"knows": "reward"},
         "d_opsd_ema": {"method": "d_opsd", "knows": "reward", "settings": {"teacher": "ema"}},
-        "told": {"method": "infill", "knows": "gold answer", "settings": {"place": "prompt"}},
+        "told": {"method": "infill", "knows": "gold answer", "settings": {"reveal_ratio": 1.0}},
         "rft": {"knows": "reward"},
     },
     "own": "own",

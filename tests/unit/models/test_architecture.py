@@ -93,7 +93,7 @@ def test_an_unknown_architecture_is_refused_with_those_that_exist(shifted: Path,
     ("name", "settings", "remedy"),
     [
         ("d_opsd", {}, "reveal_scope: future_blocks teaches nothing.*; set it to all_masked"),
-        ("infill", {}, "place: span teaches nothing.*; set it to prompt"),
+        ("infill", {}, "teacher_attention teaches nothing.*; set it to all"),
     ],
 )
 def test_what_no_token_of_a_block_causal_base_sees_is_refused(
@@ -111,8 +111,6 @@ def test_what_no_token_of_a_block_causal_base_sees_is_refused(
         ("d_opsd", {"reveal_ratio": 0.0}),
         ("d_opsd", {"teacher_attention": "all"}),
         ("infill", {"teacher_attention": "all"}),
-        ("infill", {"place": "prompt"}),
-        ("infill", {"target": "answer"}),
         ("trace_rl", {}),
     ],
 )
