@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -62,15 +62,6 @@ class TeacherView:
         limited = masked & (is_before | (masked | is_before).all(1, keepdim=True))
         return limited if self.showable is None else limited & self.showable
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the view as plain numbers, which other processes can read on any device."""
-        return plain(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Return the view that `to_dict` described."""
-        return cls(**unplain(values))
-
 
 AS_STUDENT = TeacherView()
 
@@ -80,11 +71,11 @@ def gathered(
 ) -> tuple[list[Rollout], list[TeacherView]]:
     """Return the rollouts of all processes, and what the teacher of each is given."""
     pairs = group.all_gather_object(
-        [(r.to_dict(), view.to_dict()) for r, view in zip(rollouts, views, strict=True)]
+        [(r.to_dict(), plain(view)) for r, view in zip(rollouts, views, strict=True)]
     )
     return (
         [Rollout.from_dict(values) for values, _ in pairs],
-        [TeacherView.from_dict(values) for _, values in pairs],
+        [TeacherView(**unplain(values)) for _, values in pairs],
     )
 
 

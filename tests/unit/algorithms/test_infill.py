@@ -12,13 +12,14 @@ from pydantic import ValidationError
 from test_answer_span import CHARACTERS, completion
 
 from dopsd.algorithms.d_opsd.states import BlockSchedule, reveal, states_by_update
-from dopsd.algorithms.d_opsd.teacher import AS_STUDENT, TeacherView
+from dopsd.algorithms.d_opsd.teacher import AS_STUDENT, TeacherView, gathered
 from dopsd.algorithms.infill.config import InfillConfig
 from dopsd.algorithms.infill.lessons import Answers, lesson, view
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.core.errors import DopsdError
-from dopsd.core.types import Problem, Rollout, Score
+from dopsd.core.types import Problem, Rollout, Score, plain
+from dopsd.distributed.process_group import SingleProcess
 from dopsd.rollout.collector import RolloutGroup
 from dopsd.tasks.countdown.config import CountdownConfig
 from dopsd.tasks.countdown.task import Countdown
@@ -165,6 +166,6 @@ def test_a_task_without_the_answer_is_refused(tmp_path, monkeypatch, capsys):
 
 def test_a_view_survives_its_way_to_another_process():
     given = TeacherView(torch.tensor([1]), torch.tensor([2, 3]), torch.tensor([True, False]), 1, 2)
-    assert TeacherView.from_dict(given.to_dict()).to_dict() == given.to_dict()
-    assert TeacherView.from_dict(given.to_dict()).showable.dtype == torch.bool
-    assert TeacherView.from_dict(AS_STUDENT.to_dict()) == AS_STUDENT
+    (run, _), (view, own) = gathered(SingleProcess(), [rollout()] * 2, [given, AS_STUDENT])
+    assert own == AS_STUDENT and run.completion_ids.tolist() == rollout().completion_ids.tolist()
+    assert view.showable.dtype == torch.bool and plain(view) == plain(given)
