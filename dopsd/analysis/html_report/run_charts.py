@@ -242,7 +242,8 @@ def figure_of(x_title: str, y_title: str, is_share: bool, height: int = 300) -> 
     drawing.xaxis.axis_label, drawing.yaxis.axis_label = x_title, y_title
     drawing.xaxis.ticker = BasicTicker(min_interval=1, desired_num_ticks=6)
     drawing.xaxis.formatter = NumeralTickFormatter(format=NUMBER)
-    drawing.yaxis.formatter = NumeralTickFormatter(format=PERCENT if is_share else NUMBER)
+    if is_share:  # else Bokeh's own numbers, which show 1e-8 too
+        drawing.yaxis.formatter = NumeralTickFormatter(format=PERCENT)
     for axis in drawing.axis:
         axis.axis_label_text_font_style = "normal"
         axis.minor_tick_line_color = None
