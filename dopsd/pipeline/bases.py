@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from dopsd.algorithms.registry import ALGORITHMS, blocks_fault
 from dopsd.analysis.tables import head, line, print_markdown
@@ -103,13 +102,6 @@ def _with_settings() -> str:
     return f"other settings for {', '.join(names)}"
 
 
-class Finding(NamedTuple):
-    """What was found of a base: lines that describe it, and faults that keep it from use."""
-
-    lines: list[str]
-    faults: list[str]
-
-
 def inspect(base: str, block_size: int | None = None) -> None:
     """Print what a base is and whether it can be used; no weights are loaded.
 
@@ -156,12 +148,16 @@ def _inspect(folder: Path, block_size: int | None, name: str, about: list[str], 
         )
     require_base(folder)
     config = config_of(ModelConfig(path=str(folder), block_size=block_size))
-    found = Finding([*about, *_described(config)], [])
+    lines = [*about, *_described(config)]
+    faults: list[str] = []
     for part in (_weights, _tokenizer):
-        _add(found, part, folder, config)
-    print("\n".join([f"{name}:", *(f"  {text}" for text in found.lines)]))
-    if found.faults:
-        raise DopsdError(found.faults, code=Code.UNSUPPORTED_MODEL)
+        try:
+            lines += part(folder, config)
+        except DopsdError as error:
+            faults += str(error).splitlines()
+    print("\n".join([f"{name}:", *(f"  {text}" for text in lines)]))
+    if faults:
+        raise DopsdError(faults, code=Code.UNSUPPORTED_MODEL)
     print(f"  can be used: {how}")
 
 
@@ -185,18 +181,6 @@ def _print_source(path: Path, name: str, about: list[str]) -> None:
         " the result, model.path",
     ]
     print("\n  ".join(lines))
-
-
-def _add(
-    found: Finding,
-    part: Callable[[Path, DenoiserConfig], list[str]],
-    folder: Path,
-    config: DenoiserConfig,
-) -> None:
-    try:
-        found.lines.extend(part(folder, config))
-    except DopsdError as error:
-        found.faults.extend(str(error).splitlines())
 
 
 def _described(config: DenoiserConfig) -> list[str]:
