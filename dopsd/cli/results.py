@@ -102,9 +102,10 @@ def _clean(_: argparse.Namespace, params: Params) -> None:
 
 
 def _compare(a: argparse.Namespace, params: Params) -> None:
-    from dopsd.pipeline.results.compare import print_comparison
+    from dopsd.analysis.tables import print_markdown
+    from dopsd.pipeline.results.compare import compare
 
-    print_comparison(params, a.runs, a.out)
+    print_markdown(compare(params, a.runs, a.out))
 
 
 def _ablate(a: argparse.Namespace, params: Params) -> None:

@@ -126,7 +126,7 @@ class Answering:
         while not self._generate_share(policy, prompts, progress):
             log("evaluate: answers on disk are incomplete; generating the missing ones again")
         policy.forwards.join()
-        self.wait()
+        wait_for_others(lambda: len(self.missing()), self.timeout)
         return self.found()
 
     def _generate_share(
@@ -150,10 +150,6 @@ class Answering:
         return not {problem.id for problem in self.missing()} & {
             self.prompt_set.problems[i].id for batch in share for i in batch
         }
-
-    def wait(self) -> None:
-        """Wait until the other ranks have written their shares."""
-        wait_for_others(lambda: len(self.missing()), self.timeout)
 
     def _batches(self, prompts: Sequence[Tensor]) -> list[list[int]]:
         """Return batches of indices: sorted by length if padding is masked, else in file order."""

@@ -108,14 +108,11 @@ def save_pages(
     }
     for task in {tracked.key.task for tracked in tracked_runs}:
         dashboard.save(client, pages["experiment"], task)
+    # there `make up` or `make mlflow` shows a local database
+    shown_at = page or f"http://127.0.0.1:{local_port('mlflow', 5000)}"
     return pages | {
         "comparison": {
-            c.key.task: dashboard.link(page or local_page(), pages["experiment"], c.key.task)
+            c.key.task: dashboard.link(shown_at, pages["experiment"], c.key.task)
             for c in tracked_runs
         }
     }
-
-
-def local_page() -> str:
-    """Return the address at which `make up` or `make mlflow` shows a local database."""
-    return f"http://127.0.0.1:{local_port('mlflow', 5000)}"

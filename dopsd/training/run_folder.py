@@ -78,10 +78,6 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         self.lock.close()
 
-    def log(self, row: dict[str, float]) -> None:
-        """Append one update to the log, as RunLog.add."""
-        self.rows.add(row)
-
     def save(self, state: TrainerState, save_weights: Callable[[Path], None]) -> None:
         """Write the checkpoint step-N of the last update; every rank must call this.
 

@@ -89,7 +89,7 @@ def run_updates(trainer: Trainer, folder: RunFolder) -> None:
             if trainer.waiting:
                 metrics = trainer.accumulate()
                 row = trainer.step(metrics)
-                folder.log(row)
+                folder.rows.add(row)
                 send(trainer.accelerator, row, trainer.update)
                 updates, note = 1, trainer.describe(row)
             if trainer.is_over or (updates and trainer.update % settings.checkpoint_every == 0):

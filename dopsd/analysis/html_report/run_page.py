@@ -17,7 +17,7 @@ from dopsd.analysis.html_report.run_charts import (
 )
 from dopsd.analysis.html_report.words import how_it_works
 from dopsd.analysis.results import records_of
-from dopsd.core.statistics import percent, points
+from dopsd.core.statistics import percent, points, within
 from dopsd.models.backends import in_words
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def _result_rows(facts: RunFacts) -> list[dict[str, str]]:
             {
                 "protocol": name,
                 "decoding": words.decoding(base["protocol"]) + words.saved([base, best]),
-                "base": words.accuracy(base),
-                "best": words.accuracy(best),
+                "base": within(base["accuracy"], base["interval"]),
+                "best": within(best["accuracy"], best["interval"]),
                 "base_marks": percent(base["whole"]),
                 "best_marks": percent(best["whole"]),
                 "gap": points(paired["difference"], paired["interval"]),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.analysis.html_report.paired import outcomes
 from dopsd.analysis.results import between_sides
-from dopsd.core.statistics import percent, points, within
+from dopsd.core.statistics import percent, points
 
 if TYPE_CHECKING:
     from dopsd.analysis.html_report.facts import RunFacts
@@ -69,21 +69,16 @@ GLOSSARY = {
 def headline(facts: RunFacts) -> str:
     """Return the result of a run in a sentence."""
     best, paired = facts.comparison["best"], facts.comparison["paired"]
+    count = facts.comparison["base"]["n"]
     does = (
-        f"scores {percent(best['accuracy'])}% on average over {best_count(facts)} test problems"
+        f"scores {percent(best['accuracy'])}% on average over {count} test problems"
         if facts.description.is_graded
-        else f"answers {percent(best['accuracy'])}% of {best_count(facts)} test problems correctly"
+        else f"answers {percent(best['accuracy'])}% of {count} test problems correctly"
     )
     return (
         f"The trained model {does}, {points(paired['difference'], paired['interval'])} against the"
         f" base; {outcomes(facts.comparison).meaning(paired['difference'], paired['interval'])}."
     )
-
-
-def best_count(facts: RunFacts) -> int:
-    """Return the number of test problems."""
-    count: int = facts.comparison["base"]["n"]
-    return count
 
 
 def marks(facts: RunFacts) -> str:
@@ -184,11 +179,6 @@ def saved(sides: Sequence[dict[str, Any]]) -> str:
     if max(shares) < LEAST_SAVED:
         return ""
     return f"; {' and '.join(f'{share:.0%}' for share in shares)} of the steps were not needed"
-
-
-def accuracy(side: dict[str, Any]) -> str:
-    """Return a report's accuracy with its interval, in percent."""
-    return within(side["accuracy"], side["interval"])
 
 
 LEAST_SAVED = 0.005  # share of the steps that is worth a word

@@ -15,7 +15,7 @@ from dopsd.algorithms.common.config import BETWEEN, kind_of
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.analysis.figures import axes_of, legend_below, percent_axis, save_figure
 from dopsd.analysis.results import COSTS, Finished, between_runs, rounds_differently
-from dopsd.analysis.tables import draw_group, groups, names_of, print_markdown
+from dopsd.analysis.tables import draw_group, groups, names_of
 from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError, unknown
 from dopsd.core.extras import require
@@ -230,8 +230,3 @@ def draw(runs: list[Finished], path: Path) -> None:
     longest = max(map(len, names.values()))
     legend_below(figure, axes[:, 0], columns=max(1, min(6, LEGEND // (longest + 6))))
     save_figure(figure, path)
-
-
-def print_comparison(params: Params, names: Sequence[str], out: Path) -> None:
-    """Write a comparison to `out` and print its table."""
-    print_markdown(compare(params, names, out))

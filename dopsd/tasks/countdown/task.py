@@ -55,11 +55,6 @@ def given_numbers(value: object) -> list[int] | None:
     return integers if len(integers) == len(items) > 1 else None
 
 
-def text_of(problem: Problem) -> Hashable:
-    """Return the text of a problem, which tells orders of its numbers apart."""
-    return problem.prompt
-
-
 class Countdown(RowTask):
     """The task Countdown: right or wrong, without partial scores."""
 
@@ -150,7 +145,8 @@ your thoughts
             f"data.countdown.{key}: found only {{found}} distinct problems of {{count}}; ask for"
             " fewer, or raise numbers or largest"
         )
-        identity = text_of if split == "train" else self.identity  # training may ask in any order
+        # training may ask in any order, which the prompt tells apart
+        identity = (lambda p: p.prompt) if split == "train" else self.identity
         return draw(stream(self.name, split, c.seed), count, make, identity, too_few)
 
     def worked_solution(self, problem: Problem, is_careful: bool) -> str:

@@ -76,10 +76,6 @@ def _boxed(text: str, which: str) -> str | None:
     return braced(text, start) if start >= 0 else None
 
 
-def _tag(text: str, tag: str) -> str | None:
-    return closed(text, tag)
-
-
 def _after(text: str, marker: str) -> str | None:
     _, separator, rest = text.rpartition(marker)
     lines = rest.lstrip(" \t").splitlines() if separator else []
@@ -92,7 +88,7 @@ def _text(text: str, which: str) -> str | None:
     return next((line for line in reversed(text.splitlines()) if line.strip()), None)
 
 
-READERS = {"boxed": _boxed, "tag": _tag, "after": _after, "regex": last_match, "text": _text}
+READERS = {"boxed": _boxed, "tag": closed, "after": _after, "regex": last_match, "text": _text}
 
 
 def extract(text: str, formats: Sequence[AnswerFormat]) -> str | None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from pathlib import Path
 from string import Formatter
 from typing import Any
 
@@ -11,7 +12,6 @@ from dopsd.tasks.common.sources import Row, columns_found, encodable
 from dopsd.tasks.custom.answers import extract
 from dopsd.tasks.custom.config import CustomTaskConfig, columns_of
 from dopsd.tasks.custom.verifiers.command import ROW
-from dopsd.tasks.custom.verifiers.config import contents
 
 SCORED_BY = "scored_by"  # in extra of a problem: digest of what decides the scores of its answers
 
@@ -108,10 +108,12 @@ class RowReader:
 def digest(config: CustomTaskConfig) -> str:
     """Return 16 hex digits of all that decides a score: answer format, verifier and its files.
 
-    Problems on disk carry it. So DVC and every fingerprint of a result see when it changes.
+    A missing file counts as empty. Problems on disk carry the digits. So DVC and every fingerprint
+    of a result see when they change.
     """
     settings = config.model_dump(include={"answer_format", "verifier"}, mode="json")
     hashed = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for key, content in sorted(contents(config.verifier.files).items()):
+    for key, name in sorted(config.verifier.files.items()):
+        content = Path(name).read_bytes() if Path(name).is_file() else b""
         hashed.update(f"{key} {hashlib.sha256(content).hexdigest()}".encode())
     return hashed.hexdigest()[:16]

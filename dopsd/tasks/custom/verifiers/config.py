@@ -251,13 +251,6 @@ VerifierConfig = Annotated[
 ]
 
 
-def contents(files: dict[str, str]) -> dict[str, bytes]:
-    """Return the bytes of these files, by key; a missing file is empty."""
-    return {
-        key: Path(name).read_bytes() if Path(name).is_file() else b"" for key, name in files.items()
-    }
-
-
 ANSWER = "{answer}"  # in a pattern: the row's answer
 
 
