@@ -5,13 +5,20 @@ Targets are checked against the model's module names; saved files hold no paths 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import PeftModel
+from peft import (
+    LoraConfig,
+    PeftModel,
+    get_peft_model,
+    get_peft_model_state_dict,
+    set_peft_model_state_dict,
+)
 from peft.tuners.lora import Linear
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
@@ -38,8 +45,6 @@ def block_modules(model: Denoiser) -> list[str]:
 
 def _layers(model: Denoiser, is_expert: bool) -> set[str]:
     """Return the names of the linear layers of experts, or of all others in the blocks."""
-    from torch import nn
-
     paths = [name for name, m in model.blocks().named_modules() if isinstance(m, nn.Linear)]
     return {path.rpartition(".")[2] for path in paths if (path.count(".") > NESTED) is is_expert}
 
@@ -62,12 +67,6 @@ def attach(model: Denoiser, lora: AdapterConfig, seed: int) -> PeftModel:
     Raises:
         DopsdError: if a target names no layer of the blocks.
     """
-    import warnings
-
-    import torch
-    from peft import LoraConfig, PeftModel, get_peft_model
-    from torch import nn
-
     names = block_modules(model)
     unknown = sorted(set(lora.targets) - set(names))
     if unknown:
@@ -142,8 +141,6 @@ def require_adapter(adapted: PeftModel | None, folder: Path) -> PeftModel:
 
 def _state(peft_model: PeftModel) -> dict[str, Tensor]:
     """Return the weights of the adapter where they are, by the names of peft's files."""
-    from peft import get_peft_model_state_dict
-
     # save_embedding_layers="auto" would look for the base's folder
     state: dict[str, Tensor] = get_peft_model_state_dict(peft_model, save_embedding_layers=False)
     return dict(sorted(state.items()))
@@ -179,8 +176,6 @@ def load_adapter(
     peft_model: PeftModel, tensors: dict[str, Tensor], source: object = "adapter"
 ) -> None:
     """Load saved weights into the adapter, or refuse them as `check_adapter` does."""
-    from peft import set_peft_model_state_dict
-
     check_adapter(peft_model, tensors, source)
     set_peft_model_state_dict(peft_model, tensors)
 

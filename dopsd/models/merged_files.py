@@ -177,8 +177,6 @@ def low_rank_change(down: Tensor, up: Tensor, scaling: float) -> Tensor:
 
 def _lora_layers(peft_model: PeftModel) -> Iterator[tuple[str, LoraLayer]]:
     """Yield the adapted layers with their names in the base."""
-    from peft.tuners.lora import LoraLayer
-
     for name, module in peft_model.named_modules():
         if isinstance(module, LoraLayer):
             yield name.removeprefix(PREFIX), module

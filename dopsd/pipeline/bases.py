@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from dopsd.algorithms.registry import ALGORITHMS, blocks_fault
 from dopsd.analysis.tables import head, line, print_markdown
@@ -23,6 +22,7 @@ from dopsd.models.checkpoint_files import (
     weight_files,
 )
 from dopsd.models.config import ModelConfig
+from dopsd.models.denoiser import DenoiserConfig
 from dopsd.models.loading import build_model, require_base
 from dopsd.models.lora import block_modules
 from dopsd.models.registry import (
@@ -36,9 +36,6 @@ from dopsd.models.registry import (
 )
 from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
 from dopsd.tracking.hub import fetch, is_name
-
-if TYPE_CHECKING:
-    from dopsd.models.denoiser import DenoiserConfig
 
 GIGA = 1e9
 NOTE = (

@@ -8,7 +8,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from huggingface_hub import EvalResult
+from huggingface_hub import EvalResult, ModelCardData
 from markupsafe import escape
 
 from dopsd.core.files import read_json
@@ -117,8 +117,6 @@ def _untested(release: Release, run: RunSettings) -> dict[str, list[str]]:
 
 def _head(release: Release, run: RunSettings, results: list[EvalResult] | None) -> str:
     """Return the YAML header, by the hub's own client."""
-    from huggingface_hub import ModelCardData
-
     head = ModelCardData(
         base_model=release.base_model,
         library_name="transformers" if release.is_merged else "peft",
@@ -144,8 +142,6 @@ def hub_datasets(run: RunSettings) -> list[str]:
 
 
 def _eval_results(run: RunSettings) -> list[EvalResult]:
-    from huggingface_hub import EvalResult
-
     tested = read_json(run.key.folder / "test" / "paired.json", "dopsd test")["protocols"]
     task, source = run.key.task, vars(run.data).get("test")
     is_on_hub = isinstance(source, Source) and not Path(source.path).suffix

@@ -11,10 +11,11 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import log
@@ -31,14 +32,10 @@ from dopsd.models.checkpoint_files import (
     write_shards,
 )
 from dopsd.models.common.decoder_config import TOY, DecoderConfig
+from dopsd.models.denoiser import DenoiserConfig
 from dopsd.models.loading import build_model
 from dopsd.models.registry import ODD, config_class, folder_name, read_config
 from dopsd.models.tokenizer import rendering, suppress_tokens
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-    from dopsd.models.denoiser import DenoiserConfig
 
 DOWNLOAD = "; download one, such as with `hf download NAME --local-dir models/NAME`"
 ROOM = "a2d"  # model_type llama becomes a2d-llama
