@@ -15,21 +15,19 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from dopsd.core.files import WORK, verified, with_digest, write_json
-from dopsd.core.fingerprint import fingerprint, key_from, sha256
+from dopsd.core.fingerprint import key_from, sha256
 from dopsd.core.progress import Progress, is_main_rank, log
 from dopsd.core.statistics import bootstrap, wilson
 from dopsd.core.types import EvalReport, Problem, Score
 from dopsd.evaluation.generate import Answer, Answering, Trials, wait_for_others
 from dopsd.models.adapter_files import identity
-from dopsd.models.backends import in_words, measured_on, resolved
-from dopsd.models.checkpoint_files import base_files
+from dopsd.models.backends import in_words, measured_on
 from dopsd.models.device import own_device
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.rollout.config import EvalProtocol, SamplingConfig
-from dopsd.rollout.prompts import PromptSet
-from dopsd.tasks.common.storage import data_files
+from dopsd.rollout.prompts import PromptSet, fingerprint_of_answers
 from dopsd.tasks.common.task import grid_values
-from dopsd.tasks.registry import load_task, package_of
+from dopsd.tasks.registry import load_task
 
 if TYPE_CHECKING:
     from dopsd.evaluation.config import EvalSettings
@@ -59,33 +57,18 @@ class Evaluator:
             protocol: the decoding settings.
         """
         digest = sha256(identity(adapter))[:16] if adapter else "base"
-        sections: dict[str, Any] = {
-            "sampling": protocol.decisive(),
-            "model": resolved(self.settings.model).decisive("path"),
-            "split": self.split,
-        }
-        sections |= {
-            "bootstrap": self.settings.bootstrap,
-            "task": self.task.name,
-            "scoring": self.task.scoring,
-        }
-        sections |= {"trials": asdict(self.trials), "instructions": self.task.instructions}
         shape = self.lora and [self.lora.r, self.lora.alpha, sorted(self.lora.targets)]
-        sections |= {"lora": (shape or "all") if adapter else None}
-        data = data_files(self.task.name, self.split)
-        code = (
-            "dopsd.core",
-            "dopsd.models",
-            "dopsd.tasks.common",
-            "dopsd.rollout",
-            "dopsd.evaluation",
-            package_of(self.task.name),
+        sections = {
+            "sampling": protocol.decisive(),
+            "split": self.split,
+            "bootstrap": self.settings.bootstrap,
+            "trials": asdict(self.trials),
+            "lora": (shape or "all") if adapter else None,
+        }
+        answers = fingerprint_of_answers(
+            self.task, self.split, self.settings.model, sections, "dopsd.evaluation"
         )
-        return (
-            WORK
-            / "eval"
-            / f"{digest}.{fingerprint(sections, [*data, *base_files(self.settings.model)], *code)}.json"  # noqa: E501
-        )
+        return WORK / "eval" / f"{digest}.{answers}.json"
 
     def answering(self, adapter: Path | None, protocol: EvalProtocol) -> Answering:
         """Return the answers of an evaluation, complete or not."""

@@ -1,18 +1,24 @@
-"""Tokenised prompts of a split, and the sampler's settings of a section."""
+"""Tokenised prompts of a split, the sampler's settings, and what identifies answers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dopsd.core.errors import Code, DopsdError
+from dopsd.core.fingerprint import fingerprint
+from dopsd.models.backends import resolved
+from dopsd.models.checkpoint_files import base_files
 from dopsd.rollout.config import Decoding, SamplingConfig
+from dopsd.tasks.common.storage import data_files
+from dopsd.tasks.registry import package_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from dopsd.core.types import Problem
+    from dopsd.models.config import ModelConfig
     from dopsd.models.policy import Policy
     from dopsd.tasks.common.task import Task
 
@@ -27,6 +33,34 @@ def decoding(sampling: SamplingConfig, temperature: float = 0.0) -> Decoding:
     names = {field.name for field in fields(Decoding)}
     values = {name: value for name, value in vars(sampling).items() if name in names}
     return Decoding(**values, temperature=temperature)
+
+
+def fingerprint_of_answers(
+    task: Task, split: str, model: ModelConfig, sections: dict[str, Any], *packages: str
+) -> str:
+    """Return 16 hex digits that identify answers to a split's problems.
+
+    Those of a checkpoint also need the digest of its weights.
+
+    Args:
+        task: the task, which asks and scores.
+        split: name of the split.
+        model: section `model`.
+        sections: further settings that decide the result, as JSON values.
+        *packages: dotted names of further packages whose recipe numbers count.
+
+    Raises:
+        DopsdError: if a file of the split is missing.
+    """
+    decisive = {
+        "model": resolved(model).decisive("path"),
+        "task": task.name,
+        "scoring": task.scoring,
+        "instructions": task.instructions,
+    }
+    files = [*data_files(task.name, split), *base_files(model)]
+    code = ("dopsd.core", "dopsd.models", "dopsd.tasks.common", "dopsd.rollout")
+    return fingerprint(decisive | sections, files, *code, *packages, package_of(task.name))
 
 
 @dataclass(frozen=True)

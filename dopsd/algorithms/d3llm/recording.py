@@ -11,23 +11,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from dopsd.core.files import WORK, append_lines, read_lines
-from dopsd.core.fingerprint import fingerprint
 from dopsd.core.progress import Progress
 from dopsd.core.rng import key_from
 from dopsd.core.types import Problem
-from dopsd.models.backends import resolved
-from dopsd.models.checkpoint_files import base_files
 from dopsd.rollout.config import Decoding
 from dopsd.rollout.engine import denoise_all
-from dopsd.rollout.prompts import decoding
+from dopsd.rollout.prompts import decoding, fingerprint_of_answers
 from dopsd.rollout.sampler import GenerationRequest
-from dopsd.tasks.common.storage import data_files
-from dopsd.tasks.registry import package_of
 
 if TYPE_CHECKING:
     from dopsd.algorithms.common.base import AlgorithmContext
@@ -61,27 +56,15 @@ class Recorder:
     def __init__(self, config: D3llmConfig, context: AlgorithmContext) -> None:
         self.config, self.context, task = config, context, context.task
         self.task, self.policy = task, context.policy
-        sections: dict[str, Any] = {
+        sections = {
             "sampling": context.sampling.decisive("batch_size", "min_rows"),
-            "model": resolved(context.model).decisive("path"),
-        }
-        sections |= {
             "tries": config.tries,
             "warmer": config.warmer,
-            "task": task.name,
-            "scoring": task.scoring,
-            "instructions": task.instructions,
         }
-        files = [*data_files(task.name, "train"), *base_files(context.model)]
-        code = (
-            "dopsd.core",
-            "dopsd.models",
-            "dopsd.tasks.common",
-            "dopsd.rollout",
-            "dopsd.algorithms.d3llm",
-            package_of(task.name),
+        answers = fingerprint_of_answers(
+            task, "train", context.model, sections, "dopsd.algorithms.d3llm"
         )
-        self.path = WORK / "record" / f"{task.name}-{fingerprint(sections, files, *code)}.jsonl"
+        self.path = WORK / "record" / f"{task.name}-{answers}.jsonl"
         recorded = [Recorded(**line) for line in read_lines(self.path)]
         self.known = {item.problem_id: item for item in recorded}
 

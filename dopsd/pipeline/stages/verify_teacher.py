@@ -22,23 +22,20 @@ from torch import Tensor
 from dopsd.analysis.figures import axes_of, percent_axis, save_figure
 from dopsd.core.extras import require
 from dopsd.core.files import WORK, append_lines, fresh_folder, read_lines, write_json
-from dopsd.core.fingerprint import fingerprint
 from dopsd.core.paths import REPORTS
 from dopsd.core.progress import Progress, log
 from dopsd.core.statistics import bootstrap, wilson
 from dopsd.core.types import Problem
-from dopsd.models.backends import distinct, measured_on, resolved
-from dopsd.models.checkpoint_files import base_files
+from dopsd.models.backends import distinct, measured_on
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.rollout.answer_span import answer_hints, answer_source, hints
 from dopsd.rollout.collector import RolloutCollector, SelectedRollout
 from dopsd.rollout.config import CollectorConfig
 from dopsd.rollout.engine import denoise_all
-from dopsd.rollout.prompts import decoding
+from dopsd.rollout.prompts import decoding, fingerprint_of_answers
 from dopsd.rollout.sampler import GenerationRequest
-from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.common.task import Task
-from dopsd.tasks.registry import load_task, package_of
+from dopsd.tasks.registry import load_task
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -88,24 +85,12 @@ class Verification:
         self.params, self.task, self.settings = params, task, params.verify_teacher
         self.model = params.model_of(task.name)
         self.problems = task.load(SPLIT)[: self.settings.problems]
-        sections: dict[str, Any] = {
+        sections = {
             "sampling": params.sampling.decisive("batch_size", "min_rows"),
-            "model": resolved(self.model).decisive("path"),
-        }
-        sections |= {
             "verify_teacher": self.settings.model_dump(exclude={"problems"}),
-            "task": task.name,
         }
-        sections |= {"scoring": task.scoring, "instructions": task.instructions}
-        files = [*data_files(task.name, SPLIT), *base_files(self.model)]
-        code = (
-            "dopsd.core",
-            "dopsd.models",
-            "dopsd.tasks.common",
-            "dopsd.rollout",
-            package_of(task.name),
-        )
-        self.path = WORK / "teacher" / f"{task.name}-{fingerprint(sections, files, *code)}.jsonl"
+        answers = fingerprint_of_answers(task, SPLIT, self.model, sections)
+        self.path = WORK / "teacher" / f"{task.name}-{answers}.jsonl"
 
     @torch.no_grad()
     def complete(self) -> list[dict[str, Any]]:
