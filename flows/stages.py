@@ -1,7 +1,6 @@
 """Tasks: one for each DVC stage, and one for each checkpoint that is evaluated beforehand."""
 
 import json
-import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from dopsd.core.environment import RESTORE_ONLY
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.paths import PUBLISHED, RunKey
 from dopsd.pipeline.disk_model import require_room
-from dopsd.pipeline.dvc.command import remote_problem
+from dopsd.pipeline.dvc.command import ask_dvc, remote_problem
 from dopsd.pipeline.dvc.writer_lock import WriterLock
 from dopsd.pipeline.run import request as run_request
 from dopsd.pipeline.run.request import RunRequest
@@ -143,13 +142,7 @@ def evaluate_checkpoint(update: int, job: CheckpointEvalJob | None, after: objec
 
 def is_up_to_date(stage: str) -> bool:
     """Tell whether DVC has nothing to do for a stage."""
-    process = subprocess.run(
-        [*DVC, "status", "--json", stage],
-        capture_output=True,
-        text=True,
-        check=False,
-        encoding="utf-8",
-    )
+    process = ask_dvc("status", "--json", stage)
     return process.returncode == 0 and json.loads(process.stdout or "{}") == {}
 
 

@@ -6,8 +6,6 @@ import base64
 import json
 import os
 import socket
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.pipeline.doctor.machine import Finding
+from dopsd.pipeline.dvc.command import ask_dvc
 from dopsd.tracking.client import local_port, shown, start_command, tracking_uri
 
 if TYPE_CHECKING:
@@ -123,13 +122,7 @@ def workers(api: str, pool: str) -> list[dict[str, str]]:
 
 def remote(_: Params) -> Iterator[Finding]:
     """Check that DVC has a remote, to share data and results."""
-    result = subprocess.run(
-        [sys.executable, "-m", "dvc", "remote", "list"],
-        capture_output=True,
-        text=True,
-        check=False,
-        encoding="utf-8",
-    )
+    result = ask_dvc("remote", "list")
     names = [line.split()[0] for line in result.stdout.splitlines() if line.strip()]
     message = ", ".join(names) or (
         "none" if result.returncode == 0 else "this folder is no DVC project"

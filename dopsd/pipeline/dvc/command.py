@@ -278,13 +278,13 @@ def remote_problem(folder: Path) -> str:
     Args:
         folder: The workspace.
     """
-    name = _config(folder, "core.remote")
+    name = ask_dvc("config", "core.remote", folder=folder).stdout.strip()
     if not name:
         return (
             "DVC has no default remote here, so results could not reach the other machines; run"
             " `dvc remote add --local --default store ADDRESS` with an address that all share"
         )
-    address = _config(folder, f"remote.{name}.url")
+    address = ask_dvc("config", f"remote.{name}.url", folder=folder).stdout.strip()
     if address.startswith(("http://", "https://")):
         return (
             f"DVC's default remote {name} is {address}, and DVC shares results by their settings"
@@ -293,13 +293,13 @@ def remote_problem(folder: Path) -> str:
     return ""
 
 
-def _config(folder: Path, key: str) -> str:
-    process = subprocess.run(
-        [sys.executable, "-m", "dvc", "config", key],
+def ask_dvc(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command of DVC that only answers, in a folder or here, and return what it says."""
+    return subprocess.run(
+        [sys.executable, "-m", "dvc", *words],
         cwd=folder,
         capture_output=True,
         text=True,
         check=False,
         encoding="utf-8",
     )
-    return process.stdout.strip()
