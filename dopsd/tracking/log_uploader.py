@@ -6,7 +6,6 @@ import select
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.extras import require
@@ -19,10 +18,6 @@ from dopsd.tracking.dashboard import COLOUR_TAG
 from dopsd.tracking.model_card import variant
 from dopsd.training.run_identity import first_code, scratch_folder
 from dopsd.training.run_settings import RunSettings
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
-
 
 FOLLOW_EVERY = 5.0  # seconds between two looks at the log
 
@@ -58,7 +53,9 @@ def upload_log(identity: Identity, scratch: Path, is_over: Callable[[float], boo
             rows = whole_rows(scratch / "log.jsonl")
             run_id = sync(client, identity, rows, scratch)
             if rows and (is_last or not has_view):
-                has_view = _save_view(client, run_id)
+                run = client.get_run(run_id)
+                dashboard.save(client, run.info.experiment_id, run.data.tags["task"])
+                has_view = True
         except Exception as error:  # whatever a server does: keep the log, retry, warn once
             if not warned:
                 log(
@@ -68,12 +65,6 @@ def upload_log(identity: Identity, scratch: Path, is_over: Callable[[float], boo
             warned = True
         if is_last:
             return
-
-
-def _save_view(client: MlflowClient, run_id: str) -> bool:
-    run = client.get_run(run_id)
-    dashboard.save(client, run.info.experiment_id, run.data.tags["task"])
-    return True
 
 
 def identity(run: RunSettings, tracking: TrackingConfig) -> Identity:
