@@ -37,11 +37,10 @@ from dopsd.core.progress import log
 from dopsd.pipeline.run.view import INTERRUPTED, saved
 from dopsd.tracking.client import shown, start_command
 from flows import server
-from flows.machines import TAG
+from flows.machines import PAGE, TAG
 
 DEPLOYMENT = "dopsd/train"
 COMPARE = "dopsd-compare"
-PAGE = 200  # rows of an answer, the server's limit
 LISTED = 10  # names in a message
 SKEW = timedelta(minutes=1)  # of the server's clock: a run that starts later is planned
 ID = re.compile("[0-9a-f-]{1,36}")  # of a run, or its beginning

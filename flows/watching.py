@@ -35,6 +35,7 @@ from dopsd.pipeline.run.view import (
 )
 from dopsd.tracking.client import shown, start_command
 from flows import runs, server
+from flows.machines import PAGE
 
 LOOK_EVERY = 1.0  # seconds
 AWAY = "Prefect's server does not answer; the run goes on, and so does this view once it is back"
@@ -139,7 +140,6 @@ def _report_end(client: SyncPrefectClient, run: FlowRun, command: str) -> None:
     raise DopsdError(f"{command}: {run.name} {state}: {message}", 1, code=code)
 
 
-PAGE = 200  # rows of an answer, the server's limit
 STATES = {
     StateType.COMPLETED: run_view.DONE,
     StateType.RUNNING: run_view.RUNNING,

@@ -22,9 +22,7 @@ PNG: dict[str, Any] = {"dpi": 144, "bbox_inches": "tight", "metadata": {"Softwar
 GRID = "#e4e4e4"
 
 
-def axes_of(
-    rows: int, columns: int, height: float, share_x: bool = False, share_y: bool = False
-) -> tuple[Figure, Any]:
+def axes_of(rows: int, columns: int, height: float, share_x: bool = False) -> tuple[Figure, Any]:
     """Return a figure of WIDTH and its axes [rows, columns].
 
     Args:
@@ -32,7 +30,6 @@ def axes_of(
         columns: columns of axes.
         height: inches.
         share_x: all axes have the same range of x, and only the lowest ones its numbers.
-        share_y: all axes have the same range of y, and only the first ones its numbers.
     """
     import matplotlib
 
@@ -45,7 +42,6 @@ def axes_of(
         figsize=(WIDTH, height),
         squeeze=False,
         sharex=share_x,
-        sharey=share_y,
         layout="constrained",
     )
     for axis in axes.flat:

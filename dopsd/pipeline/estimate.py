@@ -29,13 +29,12 @@ class Gpu(NamedTuple):
 
     peak: float  # dense bfloat16, TFLOP/s
     memory: float  # GB
-    bandwidth: float = 0.0  # of the memory, TB/s; 0: not looked up
 
 
 GPUS = {
-    "a100-80gb": Gpu(312.0, 80.0, 2.039),
-    "h100-80gb": Gpu(989.0, 80.0, 3.35),
-    "h200": Gpu(989.0, 141.0, 4.8),
+    "a100-80gb": Gpu(312.0, 80.0),
+    "h100-80gb": Gpu(989.0, 80.0),
+    "h200": Gpu(989.0, 141.0),
     "rtx-4080": Gpu(97.4, 16.0),
     "a2": Gpu(18.1, 16.0),
 }
@@ -93,7 +92,7 @@ def lines(
     fixed = required - cost.memory.get("work", 0.0)
     output.append(f"memory of each process: about {required:.0f} GB ({breakdown})")
     for name in gpus:
-        peak, memory, _ = GPUS[name]
+        peak, memory = GPUS[name]
         seconds = cost.total * 1e3 / (peak * cost.utilisation * processes)
         is_too_large = fixed >= 0.92 * memory and "all weights and optimizer" in cost.memory
         advice = "train.weights: lora" if is_too_large else "lower micro_batch_states or batch_size"

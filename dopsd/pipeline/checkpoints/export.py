@@ -18,12 +18,11 @@ from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import log
 from dopsd.core.tensor_files import fsync_rename
 from dopsd.models.adapter_files import has_all_weights
+from dopsd.models.checkpoint_files import SHARD
 
 if TYPE_CHECKING:
     from dopsd.models.config import ModelConfig
     from dopsd.models.merged_files import MergedModel, Rounding
-
-SHARD = "5GB"  # as on the hub
 
 
 def export(

@@ -83,13 +83,10 @@ def changed(first: dict[str, Any], second: dict[str, Any], prefix: str = "") -> 
             yield name, value, other
 
 
-def commands(
-    params: Params, key: RunKey, profile: str, changes: list[Change], commit: str | None
-) -> list[str]:
+def commands(key: RunKey, profile: str, changes: list[Change], commit: str | None) -> list[str]:
     """Return the commands that repeat a run in a clone.
 
     Args:
-        params: all settings.
         key: the run.
         profile: the nearest profile, with its options.
         changes: the run's differences from it.

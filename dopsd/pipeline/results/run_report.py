@@ -168,7 +168,7 @@ def _settings(
         planned_updates=values.get("train", {}).get("updates"),
         profile=profile,
         differences=rows(changes),
-        commands=commands(params, run.key, profile, changes, clean_commit) if is_same else [],
+        commands=commands(run.key, profile, changes, clean_commit) if is_same else [],
         files=_files(params, run.key.task) if is_same else [],
         is_of_other_base=any(name.startswith(BASE_KEYS) for name, *_ in changes),
         stale=staleness(run, totals),
