@@ -354,10 +354,5 @@ def base_digest(model: ModelConfig) -> str:
 
 def parameters(files: Iterable[Path]) -> int:
     """Return the number of values in the safetensors files among these."""
-    total = 0
-    for path in files:
-        if path.suffix == ".safetensors" and path.is_file():
-            with safe_open(path, "numpy") as weights:
-                names = weights.keys()
-                total += sum(math.prod(weights.get_slice(name).get_shape()) for name in names)
-    return total
+    weights = [path for path in files if path.suffix == ".safetensors" and path.is_file()]
+    return sum(math.prod(shape) for path in weights for shape in header(path).values())
