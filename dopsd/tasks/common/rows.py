@@ -17,6 +17,7 @@ from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import key_from
 from dopsd.core.progress import log
 from dopsd.core.types import Problem
+from dopsd.tasks.common.answers import UNKNOWN
 from dopsd.tasks.common.asking import AskingTask, no_longer_than
 from dopsd.tasks.common.sources import Row, read_rows
 
@@ -64,6 +65,10 @@ class RowTask(AskingTask):
     def identity(self, problem: Problem) -> Hashable:
         """Return a key that is equal for equal problems: by default the words of the prompt."""
         return " ".join(problem.prompt.split())
+
+    def ask(self, text: str) -> Problem:
+        """Return the problem of a question that a person typed, without a gold answer."""
+        return new_problem(self.name, text, UNKNOWN)
 
     def read(self, split: str) -> list[Problem]:
         """Return the problems of data.TASK.train or data.TASK.test.

@@ -125,10 +125,6 @@ the steps
             else f"a number as the answer, found {problem.answer[:40]!r}"
         )
 
-    def ask(self, text: str) -> Problem:
-        """Return the problem of a question that a person typed, without a gold answer."""
-        return new_problem(self.name, text, UNKNOWN)
-
     def of_generation(self, question: str, ground_truth: object) -> Problem:
         """Return the problem of a row in a file of generations.
 

@@ -82,10 +82,6 @@ the solution
         """Return what a problem on disk should have, and what was found; None if it is sound."""
         return None if problem.answer.strip() else "an answer that is not blank"
 
-    def ask(self, text: str) -> Problem:
-        """Return the problem of a question that a person typed, without a gold answer."""
-        return new_problem(self.name, text, UNKNOWN)
-
     def of_generation(self, question: str, ground_truth: object) -> Problem:
         """Return the problem of a row in a file of generations; ground truth is the answer as text.
 

@@ -49,20 +49,6 @@ DIGITS_BEFORE_CLOSE = re.compile(r"(\d{16})\s*</answer>")
 ANY_DIGITS = re.compile(r"\b(\d{16})\b")
 
 
-def worked_solution(problem: Problem, is_careful: bool) -> str:
-    """Return the grid row by row as reasoning, then the answer.
-
-    Args:
-        problem: the puzzle.
-        is_careful: False: fill each row with its missing digits in rising order, without checking
-            columns or boxes.
-    """
-    rows = [problem.answer[start : start + SIZE] for start in range(0, CELLS, SIZE)]
-    if not is_careful:
-        rows = [_fill_row(problem.prompt[start : start + SIZE]) for start in range(0, CELLS, SIZE)]
-    return f"<reasoning>{''.join(rows)}</reasoning><answer>{''.join(rows)}</answer>"
-
-
 def _fill_row(row: str) -> str:
     missing = iter([digit for digit in DIGITS if digit not in row])
     return "".join(digit if digit != "0" else next(missing) for digit in row)
@@ -237,8 +223,18 @@ class Sudoku(AskingTask):
         return cells(problem, text, answer)
 
     def worked_solution(self, problem: Problem, is_careful: bool) -> str:
-        """Return a generation that solves the puzzle, or tries to (see the function)."""
-        return worked_solution(problem, is_careful)
+        """Return the grid row by row as reasoning, then the answer.
+
+        Args:
+            problem: the puzzle.
+            is_careful: False: fill each row with its missing digits in rising order, without
+                checking columns or boxes.
+        """
+        grid = problem.answer
+        if not is_careful:
+            rows = [problem.prompt[start : start + SIZE] for start in range(0, CELLS, SIZE)]
+            grid = "".join(map(_fill_row, rows))
+        return f"<reasoning>{grid}</reasoning><answer>{grid}</answer>"
 
 
 def make(config: SudokuConfig) -> Sudoku:

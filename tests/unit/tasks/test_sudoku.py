@@ -12,7 +12,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.types import Problem
 from dopsd.tasks.sudoku.config import SudokuConfig
 from dopsd.tasks.sudoku.grids import all_grids, is_valid, make_puzzle, solutions
-from dopsd.tasks.sudoku.task import Sudoku, extract, read_published, worked_solution
+from dopsd.tasks.sudoku.task import Sudoku, extract, read_published
 
 GRID = "1234341221434321"
 PROBLEM = Problem("p", "0234341221434320", GRID)
@@ -103,8 +103,9 @@ def test_another_solution_of_an_ambiguous_puzzle_is_a_valid_grid_and_not_the_ans
 
 
 def test_worked_solutions_are_right_when_careful_and_keep_the_givens_when_not():
-    assert Sudoku(SMALL).verify(PROBLEM, worked_solution(PROBLEM, True)).correct
-    careless = worked_solution(Problem("p", "0204341200104321", GRID), False)
+    task = Sudoku(SMALL)
+    assert task.verify(PROBLEM, task.worked_solution(PROBLEM, True)).correct
+    careless = task.worked_solution(Problem("p", "0204341200104321", GRID), False)
     assert careless == "<reasoning>1234341223144321</reasoning><answer>1234341223144321</answer>"
 
 
