@@ -31,16 +31,19 @@ from benchmarks.tournament.standings import (
     reached,
     standings,
 )
+from dopsd.analysis.figures import axes_of, legend_below, percent_axis, save_figure
 from dopsd.analysis.tables import head, line
 from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import append_lines, read_lines, write_json
 from dopsd.core.fingerprint import sha256
+from dopsd.core.palette import NEUTRAL, PALETTE
 from dopsd.core.paths import REPORTS
 from dopsd.core.statistics import gap, percent
 from dopsd.models.checkpoint_files import base_digest
 
 LOOKS = "tests.jsonl"  # beside the results: when the test split was looked at
+MARKERS = "osD^vP*X"
 
 
 def folder_of(plan: Plan) -> Path:
@@ -88,6 +91,8 @@ def write(plan: Plan, path: Path, params: Params) -> dict[str, Any]:
         "looks": looks,
     }
     write_json(folder_of(plan) / "results.json", results)
+    if results["areas"]:
+        draw_curves(results, folder_of(plan) / "curves.png")
     return results
 
 
@@ -291,3 +296,44 @@ def _area_tables(results: dict[str, Any]) -> list[str]:
             )
         )
     return lines
+
+
+def draw_curves(results: dict[str, Any], path: Path) -> None:
+    """Draw accuracy on test against the steps taken, for each task: every entry, and the base.
+
+    Bars are Student's 95% intervals over seeds. Points of a threshold are left out: their steps
+    differ between the entries.
+    """
+    tasks = list(dict.fromkeys(row["task"] for row in results["areas"]))
+    figure, axes = axes_of(len(tasks), 1, 3.2 * len(tasks) + 1.0)
+    entries = list(results["entries"])
+    for axis, task in zip(axes[:, 0], tasks, strict=True):
+        rows = [row for row in results["areas"] if row["task"] == task]
+        rows.sort(key=lambda row: entries.index(row["entry"]))
+        names = [name for name in rows[0]["points"] if "threshold" not in name]
+        base = sorted(rows[0]["base_points"][name] for name in names)
+        axis.plot(*zip(*base, strict=True), "--", color=NEUTRAL, label="base")
+        for row in rows:
+            number = entries.index(row["entry"])
+            points = sorted((*row["points"][name], row["intervals"][name]) for name in names)
+            steps = [point[0] * (1 + 0.012 * (number - len(entries) / 2)) for point in points]
+            bars = [[abs(p[1] - p[2][side]) if p[2] else 0.0 for p in points] for side in (0, 1)]
+            axis.errorbar(
+                steps,
+                [point[1] for point in points],
+                bars,
+                marker=MARKERS[number % len(MARKERS)],
+                color=PALETTE[number % len(PALETTE)],
+                lw=2.4 if row["entry"] == results["rules"]["own"] else 1.2,
+                elinewidth=0.7,
+                ms=4,
+                label=results["entries"][row["entry"]]["title"],
+            )
+        axis.set_title(f"{task}: accuracy on test, mean of the seeds", loc="left", fontsize=10)
+        axis.set_xscale("log")
+        axis.set_xticks([steps for steps, _ in base], [f"{steps:.3g}" for steps, _ in base])
+        axis.minorticks_off()
+        axis.set_xlabel("denoising steps taken for an answer")
+        percent_axis(axis)
+    legend_below(figure, axes[:, 0], 2)
+    save_figure(figure, path)

@@ -156,7 +156,7 @@ def areas(runs: Sequence[Run], resamples: int) -> Rows:
     """Return each entry's area under accuracy by steps on test, best first, by task.
 
     Of the checkpoints within the budget of tokens. `over_base` and `own_minus` are paired, as in
-    the other tables.
+    the other tables; `intervals` of each point are Student's t over seeds.
     """
     found: dict[tuple[str, str], dict[int, Any]] = defaultdict(dict)
     for run in runs:
@@ -181,6 +181,10 @@ def areas(runs: Sequence[Run], resamples: int) -> Rows:
                     name: [
                         fmean(c["best"]["points"][name][i] for c in curves.values()) for i in (0, 1)
                     ]
+                    for name in names
+                },
+                "intervals": {
+                    name: paired_t([c["best"]["points"][name][1] for c in curves.values()])
                     for name in names
                 },
                 "base_points": next(iter(curves.values()))["base"]["points"],

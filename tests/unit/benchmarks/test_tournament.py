@@ -18,9 +18,16 @@ from benchmarks.tournament import __main__ as tournament
 from benchmarks.tournament import runs
 from benchmarks.tournament.make import further_updates, scored_updates
 from benchmarks.tournament.plan import Plan, read_plan
-from benchmarks.tournament.results import LOOKS, folder_of, warnings_of
+from benchmarks.tournament.results import LOOKS, draw_curves, folder_of, warnings_of
 from benchmarks.tournament.runs import RESULT, RUN, TESTED, TUNE, Run, best_rate, leaders, runs_of
-from benchmarks.tournament.standings import answer, difference, paired_t, reached, standings
+from benchmarks.tournament.standings import (
+    answer,
+    areas,
+    difference,
+    paired_t,
+    reached,
+    standings,
+)
 
 PLAN = {
     "tasks": ["sudoku"],
@@ -271,3 +278,28 @@ def test_choosing_on_the_test_split_is_refused_before_any_run(project, capsys):
         tournament.main(["--plan", "plan.yaml"])
     assert "chooses rates, checkpoints and leaders on validation" in capsys.readouterr().err
     assert not Path("work/tournament").exists()
+
+
+def test_each_point_of_a_curve_has_the_mean_and_the_interval_of_its_seeds(monkeypatch, tmp_path):
+    def side(full: float, few: float) -> dict:
+        points = {"greedy": [20.0, full], "greedy-steps5": [5.0, few]}
+        return {"per_problem": {"p": full, "q": few}, "points": points}
+
+    def tested(run: Run) -> dict:
+        gained = 0.1 * (run.seed + 1) if run.entry == "own" else 0.0
+        return {"curve": {"base": side(0.4, 0.2), "best": side(0.4 + gained, 0.2)}}
+
+    monkeypatch.setattr(Run, "tested", property(tested))
+    made = [
+        Run(plan(), RUN, "sudoku", entry, seed, 0.001)
+        for entry in ("own", "rft")
+        for seed in (0, 1, 2)
+    ]
+    own, rft = rows = areas(made, 100)
+    assert own["points"]["greedy"] == pytest.approx([20.0, 0.6])
+    assert own["intervals"]["greedy"] == pytest.approx((0.6 - 0.2484138, 0.6 + 0.2484138))
+    assert own["intervals"]["greedy-steps5"] == pytest.approx((0.2, 0.2))
+    assert (own["area"], rft["area"], own["base"]) == pytest.approx((0.4, 0.3, 0.3))
+    entries = {name: {"title": name} for name in ("own", "rft")}
+    draw_curves({"areas": rows, "entries": entries, "rules": {"own": "own"}}, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
