@@ -135,7 +135,7 @@ def test_ranks_share_the_batches_and_the_answers_are_those_of_one(project, monke
     for rank in (1, 0):  # one after the other: the second rank does not wait for the first
         part = work.answering(None, protocol)
         part.rank, part.ranks = rank, 2
-        monkeypatch.setattr(part, "wait", lambda: None)
+        monkeypatch.setattr(generate, "wait_for_others", lambda *_: None)
         with Progress("evaluate", 12, "problem") as progress:
             part.complete(work.policy, progress)
         counts.append(len(asked))
