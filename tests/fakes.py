@@ -87,16 +87,11 @@ class FakePolicy:
         raise NotImplementedError("a table has no keys to keep")
 
     def use_teacher(
-        self,
-        kind: str,
-        ema_decay: float,
-        dropout: bool = False,
-        attention: str = "base",
-        every: int = 1,
+        self, kind: str, ema_decay: float, dropout: bool = False, attention: str = "base"
     ) -> None:
         """The table is its own teacher."""
 
-    def after_update(self, update: int = 0) -> None: ...
+    def after_update(self) -> None: ...
 
     def trainable(self) -> dict[str, Tensor]:
         return {}

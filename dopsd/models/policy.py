@@ -119,12 +119,7 @@ class Teachers(Protocol):
     """
 
     def use_teacher(
-        self,
-        kind: str,
-        ema_decay: float,
-        dropout: bool = False,
-        attention: str = "base",
-        every: int = 1,
+        self, kind: str, ema_decay: float, dropout: bool = False, attention: str = "base"
     ) -> None:
         """Choose the teacher.
 
@@ -134,7 +129,6 @@ class Teachers(Protocol):
             ema_decay: decay of the moving average per update; used by ema alone.
             dropout: keep the adapter's dropout on in training; used by live alone.
             attention: base, all (each token sees every other) or causal (those before it).
-            every: updates between two moves of the average.
         """
         ...
 
@@ -146,12 +140,8 @@ class Teachers(Protocol):
         """Compute with the initial policy, the base or a start, while the context lasts."""
         ...
 
-    def after_update(self, update: int = 0) -> None:
-        """Update a teacher that follows the student; called after each optimizer step.
-
-        Args:
-            update: number of the update in the run, from 0.
-        """
+    def after_update(self) -> None:
+        """Update a teacher that follows the student; called after each optimizer step."""
         ...
 
 

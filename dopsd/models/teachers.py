@@ -43,7 +43,7 @@ class WeightContexts:
     def __init__(self, core: Denoiser, adapted: PeftModel | None) -> None:
         self.core, self.adapted = core, adapted
         self.teacher_kind, self.ema_decay = "base", 0.0
-        self.teacher_dropout, self.teacher_attention, self.moves_every = False, "base", 1
+        self.teacher_dropout, self.teacher_attention = False, "base"
         self.output_shift = core.config.output_shift
         self.ema: dict[str, Tensor] = {}  # moving average of what trains; empty unless kind is ema
         self.start: dict[str, Tensor] = {}  # the reference's weights; empty: adapter off
@@ -183,12 +183,7 @@ class WeightContexts:
         return self.reference() if self.teacher_kind == "base" else self._computing_with(self.ema)
 
     def use_teacher(
-        self,
-        kind: str,
-        ema_decay: float,
-        dropout: bool = False,
-        attention: str = "base",
-        every: int = 1,
+        self, kind: str, ema_decay: float, dropout: bool = False, attention: str = "base"
     ) -> None:
         """Choose the teacher: base, live or ema with this decay per update.
 
@@ -197,7 +192,6 @@ class WeightContexts:
             ema_decay: decay of the moving average per update.
             dropout: keep dropout on in the live teacher.
             attention: which tokens it sees, as `attending` says.
-            every: updates between two moves of the moving average.
 
         Raises:
             DopsdError: if the model cannot attend so.
@@ -215,19 +209,12 @@ class WeightContexts:
             )
         self.teacher_attention = attention
         self.teacher_kind, self.ema_decay, self.teacher_dropout = kind, ema_decay, dropout
-        self.moves_every = every
         if kind == "ema":
             self.ema = {name: p.detach().clone() for name, p in self.trainable().items()}
 
-    def after_update(self, update: int = 0) -> None:
-        """Let the weights that compute follow those in training; move the averages to these.
-
-        Args:
-            update: number of the update in the run, from 0.
-        """
+    def after_update(self) -> None:
+        """Let the weights that compute follow those in training; move the averages to these."""
         self._follow_masters()
-        if (update + 1) % self.moves_every:
-            return
         for name, p in self.trainable().items():
             if name in self.ema:
                 self.ema[name].lerp_(p.detach(), 1 - self.ema_decay)

@@ -279,7 +279,7 @@ class Trainer:
         metrics.add(TOKENS, 0.0, 1)
         norm = optimizer_step(self.optimizer, self.accelerator, self.settings, self.update)
         metrics.add("grad_norm", norm, 1)
-        self.policy.after_update(self.update)
+        self.policy.after_update()
         metrics.merge(self.gathered)
         self.update, self.gathered = self.update + 1, MetricSums()
         row = metrics.means() | {f"count/{name}": n for name, n in self.counters.items()}

@@ -15,7 +15,7 @@ from torch import Tensor
 from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
 from dopsd.algorithms.common.batch import Batch, States
 from dopsd.algorithms.common.losses import entropy
-from dopsd.algorithms.d_opsd.divergence import Divergence, divergence_of, shared_mass, top_overlap
+from dopsd.algorithms.d_opsd.divergence import divergence_of, shared_mass, top_overlap
 from dopsd.algorithms.d_opsd.states import BlockSchedule, states_by_update
 from dopsd.algorithms.d_opsd.teacher import AS_STUDENT, TeacherView, gathered
 from dopsd.core.metrics import MetricSums
@@ -47,8 +47,7 @@ def build_components(
     """
     policy, sampling = context.policy, context.sampling
     attention = config.teacher_attention
-    every = config.teacher_refresh_every
-    policy.use_teacher(config.teacher, config.ema_decay, config.teacher_dropout, attention, every)
+    policy.use_teacher(config.teacher, config.ema_decay, config.teacher_dropout, attention)
     return context.collector(config), BlockSchedule.of(policy, sampling)
 
 
@@ -63,7 +62,7 @@ class DOpsd:
     ) -> None:
         self.config, self.collector, self.blocks = config, collector, blocks
         self.normalize_by_all_prompts = config.denominator == "prompts"
-        self.divergence, self.from_start = divergence_of(config), Divergence("reverse_kl")
+        self.divergence = divergence_of(config)
         self.revealed = config.reveal_ratio  # of the last collect
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
@@ -188,12 +187,6 @@ class DOpsd:
             "clip_ratio": clipped,
             "overlap_top20": top_overlap(student_logits, teacher_logits),
         }
-        if self.config.anchor:
-            with torch.no_grad(), policy.reference():
-                hidden = policy.hidden(batch.student_ids, batch.attention_mask("student_mask"))
-                start_logits = sampleable_logits(policy, take(hidden[:, -length:], positions))
-            figures["anchor"] = self.from_start(student_logits, start_logits)[0]
-            value = value + self.config.anchor * figures["anchor"]
         per_state = (value * selected.valid).sum(1)  # [B]
         if self.config.reduction == "mean":
             per_state = per_state / selected.valid.sum(1)

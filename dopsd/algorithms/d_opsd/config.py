@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from dopsd.algorithms.common.config import DISTILLATION_BYTES, Forwards, SelectingConfig
 from dopsd.core.metrics import Metric
-from dopsd.core.settings import Count, Natural, NonNegative, Share
+from dopsd.core.settings import Count, Natural, Share
 from dopsd.rollout.config import SamplingConfig
 
 RevealScope = Literal["future_blocks", "all_masked"]
@@ -42,8 +42,6 @@ class DOpsdConfig(SelectingConfig):
     # all: in a block-causal base, of all blocks; causal: of the finished answer's earlier tokens
     teacher_attention: Literal["base", "all", "causal"] = "base"
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99  # of the ema teacher, per update
-    teacher_refresh_every: Count = 1  # updates between two moves of the ema teacher (own)
-    anchor: NonNegative = 0.0  # weight of a position's KL from the initial policy (own)
     least_shared: Share = 0.0  # probability that a reveal leaves shared at least (own)
     updates_per_trajectory: Count = 4  # updates over which a trajectory's states are spread
 
@@ -65,16 +63,16 @@ class DOpsdConfig(SelectingConfig):
         blocks = sampling.gen_length // sampling.block_length
         steps = sampling.steps - (0 if self.record_last_block else sampling.steps // blocks)
         states = min(steps, self.state_sample or steps)
-        return Forwards(self.attempts, states * (2 if self.anchor else 1), states)
+        return Forwards(self.attempts, states, states)
 
     def logit_bytes(self, sampling: SamplingConfig) -> int:
-        """Return the bytes of a block's logits, of student and teacher, and of the anchor."""
-        return (2 if self.anchor else 1) * DISTILLATION_BYTES * sampling.block_length
+        """Return the bytes of a block's logits, of student and teacher."""
+        return DISTILLATION_BYTES * sampling.block_length
 
     @property
     def needs_reference(self) -> bool:
-        """Whether the initial policy is the teacher, or the anchor."""
-        return self.teacher == "base" or self.anchor > 0
+        """Whether the initial policy is the teacher."""
+        return self.teacher == "base"
 
     @property
     def updates_of_collect(self) -> int:
@@ -130,13 +128,6 @@ METRICS = {
         r"$\sum_v \min(p_s(v), p_t(v))$, mean over target positions: 1 less the total variation",
         f"{DIVERGENCE}.shared_mass",
         "probability that student and teacher give to the same tokens, mean over target positions",
-    ),
-    "anchor": Metric(
-        "nats",
-        r"$\mathrm{KL}(p_s, p_0)$ to the initial policy $p_0$ in the student's state, mean over"
-        " target positions; only where `anchor` is above 0",
-        "dopsd.algorithms.d_opsd.algorithm.DOpsd.loss",
-        "how far the student has moved from the initial policy; 0: not at all",
     ),
     "revealed": Metric(
         "share",

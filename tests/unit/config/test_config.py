@@ -19,7 +19,7 @@ from dopsd.config.profiles import embedded
 from dopsd.core.errors import DopsdError
 
 # off by default, and named in docs/algorithms/d_opsd.md alone until runs have shown a use
-ON_TRIAL = {"teacher_refresh_every", "anchor", "least_shared"}
+ON_TRIAL = {"least_shared"}
 METHODS = ", ".join(ALGORITHMS.names[:4])
 
 

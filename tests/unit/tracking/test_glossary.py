@@ -20,7 +20,7 @@ from dopsd.tracking.publish_run import _best_metrics
 from dopsd.training.run_identity import record_of
 
 RUN = Path("runs/sudoku/d_opsd/0")
-SWITCHED_OFF = {"anchor", "revealed"}  # of d_opsd; tests/unit/algorithms/test_d_opsd.py
+SWITCHED_OFF = {"revealed"}  # of d_opsd; tests/unit/algorithms/test_d_opsd.py
 
 
 @pytest.fixture(scope="module")

@@ -129,9 +129,9 @@ def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_checkpoi
     loss, after = DOpsd.loss, LlmPolicy.after_update
     monkeypatch.setattr(LlmPolicy, "updates_made", 0, raising=False)
 
-    def counted(self, update):
+    def counted(self):
         self.updates_made += 1
-        after(self, update)
+        after(self)
 
     monkeypatch.setattr(LlmPolicy, "after_update", counted)
     monkeypatch.setattr(DOpsd, "loss", poisoned)
