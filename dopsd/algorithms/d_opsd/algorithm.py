@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from dopsd.algorithms.d_opsd.config import DOpsdConfig
     from dopsd.models.policy import Policy
 
-PARTS = (1.0, 0.75, 0.5, 0.25, 0.125)  # of reveal_ratio, where least_shared may lower it
-PILOT_STATES, PILOT_ROWS = 2, 16  # states of a rollout that it is measured on; states of a forward
-
 
 def build(config: DOpsdConfig, context: AlgorithmContext) -> DOpsd:
     """Return the algorithm with its settings and the run's context."""
@@ -63,7 +60,6 @@ class DOpsd:
         self.config, self.collector, self.blocks = config, collector, blocks
         self.normalize_by_all_prompts = config.denominator == "prompts"
         self.divergence = divergence_of(config)
-        self.revealed = config.reveal_ratio  # of the last collect
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
         """Sample and keep rollouts, and cut the states of their trajectories into updates.
@@ -75,10 +71,7 @@ class DOpsd:
         selected = [item for item in scored if item.is_kept]
         rollouts, views = [item.best for item in selected], self.teacher_views(policy, selected)
         updates = self.updates(policy, rollouts, views, update)
-        stats = self.collector.summary(policy, scored)
-        if self.config.least_shared and updates:
-            stats.metrics.add("revealed", self.revealed)
-        return Collected(updates, stats)
+        return Collected(updates, self.collector.summary(policy, scored))
 
     def updates(
         self, policy: Policy, rollouts: list[Rollout], views: Sequence[TeacherView], update: int
@@ -107,12 +100,11 @@ class DOpsd:
         """Return the states of every update; with several processes, an equal share for each."""
         group = policy.process_group
         if group.size == 1:
-            config = self.revealing(policy, rollouts, views, key)
-            updates = states_by_update(rollouts, config, self.blocks, key, views)
+            updates = states_by_update(rollouts, self.config, self.blocks, key, views)
             return [states and states.to(policy.device) for states in updates]
         rollouts, views = gathered(group, rollouts, views)
-        share, config = (group.rank, group.size), self.revealing(policy, rollouts, views, key)
-        update_states = states_by_update(rollouts, config, self.blocks, key, views, share)
+        share = group.rank, group.size
+        update_states = states_by_update(rollouts, self.config, self.blocks, key, views, share)
         sizes = group.all_gather_object(
             [[0 if states is None else len(states) for states in update_states]]
         )
@@ -121,35 +113,6 @@ class DOpsd:
             for states, rank_sizes in zip(update_states, zip(*sizes, strict=True), strict=True)
             if any(rank_sizes)
         ]
-
-    @torch.no_grad()
-    def revealing(
-        self,
-        policy: Policy,
-        rollouts: list[Rollout],
-        views: Sequence[TeacherView],
-        key: tuple[int, int],
-    ) -> DOpsdConfig:
-        """Return the settings with the largest reveal that leaves `least_shared` shared.
-
-        It is measured on a few states of each rollout, in every process on those of all.
-        """
-        config, least = self.config, self.config.least_shared
-        if not least:
-            return config
-        one = {"updates_per_trajectory": 1, "drop_remainder": False, "state_sample": PILOT_STATES}
-        for part in PARTS:
-            config = config.model_copy(update={"reveal_ratio": part * self.config.reveal_ratio})
-            once = config.model_copy(update=one)
-            pilot = states_by_update(rollouts, once, self.blocks, key, views)
-            sums = MetricSums()
-            for states in filter(None, pilot):
-                for batch in states.to(policy.device).split(PILOT_ROWS):
-                    sums.merge(self.loss(policy, batch).metrics)
-            if sums.means().get("shared_mass", 1.0) >= least:
-                break
-        self.revealed = config.reveal_ratio
-        return config
 
     def teacher_views(
         self, policy: Policy, selected: Sequence[SelectedRollout]
@@ -182,14 +145,14 @@ class DOpsd:
         hidden = policy.hidden(batch.student_ids, batch.attention_mask("student_mask"))[:, -length:]
         student_logits = sampleable_logits(policy, take(hidden, positions))  # [B, K, V]
         value, unclipped, clipped = self.divergence(student_logits, teacher_logits)  # [B, K]
+        per_state = (value * selected.valid).sum(1)  # [B]
+        if self.config.reduction == "mean":
+            per_state = per_state / selected.valid.sum(1)
         figures = {
             "divergence": unclipped,
             "clip_ratio": clipped,
             "overlap_top20": top_overlap(student_logits, teacher_logits),
         }
-        per_state = (value * selected.valid).sum(1)  # [B]
-        if self.config.reduction == "mean":
-            per_state = per_state / selected.valid.sum(1)
         figures |= {
             "student_entropy": entropy(student_logits.detach()),
             "teacher_entropy": entropy(teacher_logits),

@@ -42,7 +42,6 @@ class DOpsdConfig(SelectingConfig):
     # all: in a block-causal base, of all blocks; causal: of the finished answer's earlier tokens
     teacher_attention: Literal["base", "all", "causal"] = "base"
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99  # of the ema teacher, per update
-    least_shared: Share = 0.0  # probability that a reveal leaves shared at least (own)
     updates_per_trajectory: Count = 4  # updates over which a trajectory's states are spread
 
     @property
@@ -128,12 +127,6 @@ METRICS = {
         r"$\sum_v \min(p_s(v), p_t(v))$, mean over target positions: 1 less the total variation",
         f"{DIVERGENCE}.shared_mass",
         "probability that student and teacher give to the same tokens, mean over target positions",
-    ),
-    "revealed": Metric(
-        "share",
-        "share that the teacher is shown in a collect: `reveal_ratio`, or the largest part of it at"
-        " which student and teacher share `least_shared`; only where that is above 0",
-        "dopsd.algorithms.d_opsd.algorithm.DOpsd.revealing",
     ),
     "student_entropy": Metric(
         "nats",

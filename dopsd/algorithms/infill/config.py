@@ -80,7 +80,7 @@ class InfillConfig(DOpsdConfig):
         )
 
     @model_validator(mode="after")
-    def controls_agree(self) -> Self:
+    def settings_agree(self) -> Self:
         """Refuse settings of which one would do nothing, or undo another."""
         faults = {
             "reveal_scope all_masked: only later blocks hold the answer; set future_blocks": (

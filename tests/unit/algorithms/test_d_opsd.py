@@ -11,14 +11,12 @@ import torch
 from fakes import EOS, MASK, FakePolicy
 from test_literal import collected, moved
 
-from dopsd.algorithms.common.base import LossOutput
 from dopsd.algorithms.common.batch import States
 from dopsd.algorithms.d_opsd.algorithm import DOpsd
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.algorithms.d_opsd.states import BlockSchedule
 from dopsd.config.loading import load_params
 from dopsd.core.errors import DopsdError
-from dopsd.core.metrics import MetricSums
 from dopsd.core.tensors import pack, take
 from dopsd.training.run_identity import settings_of
 from dopsd.training.trainer import Trainer
@@ -141,28 +139,6 @@ def test_states_are_weighted_and_uneven_k_is_not_padded_into_the_loss():
         pytest.approx(kl(0.9) + kl(0.8) + kl(0.6), abs=1e-6),
         3.0,
     )
-
-
-@pytest.mark.parametrize("least", [0.0, 0.85, 1.0])
-def test_the_reveal_is_the_largest_that_leaves_enough_shared(project, monkeypatch, least: float):
-    def shared(self, policy, batch):  # one less the tokens that only the teacher sees
-        shown = (batch.student_ids != batch.teacher_ids).sum(1)
-        masked = (batch.student_ids == policy.mask_id).sum(1)
-        later = masked - (batch.candidates.sum(1))
-        sums = MetricSums()
-        sums.add("shared_mass", (1 - shown / later.clamp(min=1)).sum().item(), len(batch))
-        return LossOutput(torch.tensor(0.0), sums)
-
-    monkeypatch.setattr(DOpsd, "loss", shared)
-    loop = moved("d_opsd", False, reveal_ratio=1.0, least_shared=least)
-    while not loop.waiting:
-        loop.collect()
-    expected = {0.0: 1.0, 0.85: 0.125, 1.0: 0.125}[least]
-    batch = loop.waiting[0][0]
-    shown = (batch.student_ids != batch.teacher_ids).sum(1)
-    later = shown + (batch.teacher_ids == loop.policy.mask_id).sum(1) - batch.candidates.sum(1)
-    assert torch.equal(shown, (expected * later).long())
-    assert loop.gathered.means().get("revealed") == (expected if least else None)
 
 
 def test_pack_and_take_gather_the_flagged_rows_in_order():

@@ -25,6 +25,7 @@ from workspace import Workspace
 from dopsd.analysis.figures import grouped, trailing_means
 from dopsd.analysis.html_report import comparison_text, page, run_page, words
 from dopsd.analysis.html_report.facts import RunFacts
+from dopsd.analysis.html_report.run_charts import figure_of
 from dopsd.analysis.html_report.words import how_it_works
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
@@ -488,3 +489,12 @@ def test_a_run_that_is_another_method_by_its_settings_says_so(finished, rendered
     shown = rendered(gather(load_params(), espo)).text
     assert "espo (GDSD) on sudoku, seed 0" in shown
     assert "espo (GDSD) : GDSD: the change of" in shown and "ESPO" not in shown
+
+
+def test_the_axis_of_small_losses_shows_them():
+    """A format with three decimals would write 1e-8 as 0."""
+    from bokeh.models import BasicTickFormatter, NumeralTickFormatter
+
+    loss, share = (figure_of("update", "loss", is_share) for is_share in (False, True))
+    assert isinstance(loss.yaxis.formatter, BasicTickFormatter)
+    assert isinstance(share.yaxis.formatter, NumeralTickFormatter)

@@ -18,8 +18,6 @@ from dopsd.config.params_file import flat, missing
 from dopsd.config.profiles import embedded
 from dopsd.core.errors import DopsdError
 
-# off by default, and named in docs/algorithms/d_opsd.md alone until runs have shown a use
-ON_TRIAL = {"least_shared"}
 METHODS = ", ".join(ALGORITHMS.names[:4])
 
 
@@ -51,8 +49,9 @@ def test_the_embedded_profile_states_every_setting():
         optional = {"model", "pretrain"}  # overrides, which only some tasks have
         assert raw["data"][name].keys() - optional == task.keys() - optional
     for name, method in raw["method"].items():  # an algorithm that is not named has its defaults
-        known = params.model_dump()["method"][name].keys() - ON_TRIAL
-        assert method.keys() - ON_TRIAL == known, f"embedded.yaml of {name}"
+        assert method.keys() == params.model_dump()["method"][name].keys(), (
+            f"embedded.yaml of {name}"
+        )
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from toys import rewrite
 from transformers import PreTrainedTokenizerFast
 
 from dopsd.core.errors import DopsdError
-from dopsd.models.checkpoint_files import file_values, whole_tensors
+from dopsd.models.checkpoint_files import file_values, parameters, whole_tensors
 from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.llm_policy import load_policy
 from dopsd.models.registry import read_config
@@ -237,3 +237,10 @@ def test_a_tokenizer_without_mask_gets_the_familys(tmp_path: Path):
         DopsdError, match="would be token 93 of this tokenizer, but the model's is 95"
     ):
         load_policy(ModelConfig(path=str(tmp_path)), None, 0)
+
+
+def test_a_damaged_file_has_no_number_of_parameters_but_one_line(tmp_path: Path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00damaged")
+    with pytest.raises(DopsdError, match=r"model\.safetensors"):
+        parameters([path])
