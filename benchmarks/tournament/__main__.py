@@ -32,7 +32,7 @@ from dopsd.core.files import write_json
 from dopsd.core.progress import Progress, log
 from dopsd.distributed.launch import GUARD
 from dopsd.pipeline.stages.prepare import run as prepare
-from dopsd.tasks.common.storage import DATA
+from dopsd.tasks.common.storage import DATA, data_files
 
 PARTS = (TUNE, RUN, SWITCH, TEST)
 TABLE = "table"
@@ -57,6 +57,7 @@ def tournament(path: Path, parts: Sequence[str], tasks: Sequence[str], jobs: int
         if not (DATA / task / "train.jsonl").is_file():
             prepare(params, task)
     tasks = tasks or plan.tasks
+    check_unused(plan, tasks)
     for part in parts:
         if part == TEST:
             runs = to_test(plan, tasks)
@@ -94,6 +95,18 @@ def check(plan: Plan, params: Params, tasks: Sequence[str]) -> None:
             " leaders on validation; set select.split=validation",
             code=Code.CONTRADICTION,
         )
+
+
+def check_unused(plan: Plan, tasks: Sequence[str]) -> None:
+    """Check that each task has test problems that earlier tests have not used."""
+    for task in tasks:
+        problems = data_files(task, "test")[0]
+        if len(problems.read_bytes().splitlines()) <= plan.used:
+            raise DopsdError(
+                f"used: earlier tests have used the first {plan.used} problems of {problems}, and"
+                f" it has no more; raise data.{task}.test and run `dopsd prepare --task {task}`",
+                code=Code.CONTRADICTION,
+            )
 
 
 def to_test(plan: Plan, tasks: Sequence[str]) -> list[Run]:

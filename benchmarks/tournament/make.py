@@ -12,6 +12,7 @@ import json
 import math
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from dopsd.core.paths import LOG
 from dopsd.core.progress import log
 from dopsd.core.tables import read_log
 from dopsd.distributed.launch import end_with_parent
+from dopsd.evaluation.config import EvalSettings
 from dopsd.evaluation.evaluator import Evaluator
 from dopsd.evaluation.speed import areas_by_problem
+from dopsd.rollout.config import EvalProtocol
 from dopsd.training.resume import answer_of
 from dopsd.training.train import train
 
@@ -130,11 +133,26 @@ def scored_updates(run: Run, costs: dict[int, Costs]) -> list[int]:
     return sorted({u for u in {*early, *late, *ends} if u})
 
 
+class Unused(Evaluator):
+    """Scores a split without its first problems, which earlier tests have used."""
+
+    def __init__(self, settings: EvalSettings, split: str, used: int) -> None:
+        super().__init__(settings, split)
+        self.used, self.problems = used, self.problems[used:]
+        self.prompt_set = replace(self.prompt_set, problems=self.problems)
+
+    def cached(self, adapter: Path | None, protocol: EvalProtocol) -> Path:
+        """Return the file of an evaluation's report in the cache, its own for these problems."""
+        path = super().cached(adapter, protocol)
+        return path.with_suffix(f".without{self.used}.json") if self.used else path
+
+
 def scored(
     run: Run, params: Params, split: str, updates: list[int]
 ) -> list[dict[str, dict[str, Any]]]:
     """Return the reports by protocol of the base and of the checkpoints of these updates."""
-    evaluator = Evaluator(params.evaluation(run.task, run.key.method), split)
+    used = run.plan.used if split == "test" else 0
+    evaluator = Unused(params.evaluation(run.task, run.key.method), split, used)
     folders = [run.key.folder / "train" / f"step-{update:06d}" for update in updates]
     protocols = params.test_protocols if split == "test" else params.evaluate.protocols
     wanted = [n for n in protocols if n == run.protocol or n.startswith(f"{run.protocol}-")]

@@ -73,6 +73,7 @@ class Plan(Section):
     gain: PositiveShare = 0.05  # accuracy above the base whose cost is reported
     tuning: Tuning = Tuning()
     checkpoints: Checkpoints = Checkpoints()
+    used: Natural = 0  # first problems of each test split that were tested before: not scored
     curve: list[float] = Field([])  # of the test, as evaluate.curve: accuracy with fewer steps
     switches: dict[PlainName, Switch] = Field({})
     switch_tasks: list[str] = Field([])  # tasks of the switches

@@ -27,7 +27,7 @@ PLAN = {
     "best": 1,
     "tuning": {"rates": [0.003]},
     "checkpoints": {"every": 1, "dense": 4, "sparse": 4},
-    "switches": {"before": {"entry": "own", "settings": {"states": "before_answer"}}},
+    "switches": {"all_shown": {"entry": "own", "settings": {"reveal_ratio": 1.0}}},
     "switch_tasks": ["sudoku"],
 }
 
@@ -61,7 +61,7 @@ def test_a_stopped_tournament_continues_and_tests_once_at_the_end(project):
     assert all(row["tokens"] <= 400 for r in found["runs"] for row in [r["chosen"]["tokens"]])
     first = found["standings"][0]
     assert first["test"] is not None and f"{100 * first['test']:.1f}" in printed
-    assert [row["switch"] for row in found["switches"]] == ["before"]
+    assert [row["switch"] for row in found["switches"]] == ["all_shown"]
 
     tested = Path(run["folder"], "tournament_test.json")
     written = tested.stat().st_mtime_ns
