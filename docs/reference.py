@@ -126,7 +126,9 @@ def tasks_table() -> str:
                 "graded: the share that is right"
                 if load_task(name, config).graded
                 else "right or wrong",
-                "yes" if config.has_solutions else "no",
+                "of generated problems"
+                if "generate" in type(config).model_fields
+                else ("yes" if config.has_solutions else "no"),
             ]
         )
     return table(["task", "what it is", "score of an answer", "reference solutions"], rows)

@@ -69,6 +69,28 @@ def test_every_block_of_commands_is_run_somewhere_or_says_why_not():
             assert (ROOT / test.rstrip(".")).exists(), f"{block.name}: {test} does not exist"
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page: its headings, as on GitHub and on the site, and its own."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", h) for h in re.findall(r"(?m)^#+ (.*)$", text))
+    slugs = {re.sub(r"[^\w\- ]", "", h.strip().lower()).replace(" ", "-") for h in plain}
+    return slugs | set(re.findall(r'<a id="([^"]+)">', text))
+
+
+def test_links_lead_to_files_and_headings_that_exist():
+    broken = []
+    for page in PAGES:
+        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+        for link in re.findall(r"\]\((?![a-z]+:)([^)\s]+)\)", text):
+            name, _, anchor = link.partition("#")
+            target = (page.parent / name).resolve() if name else page
+            known = target.exists() and (
+                not anchor or target.suffix != ".md" or anchor in anchors(target)
+            )
+            broken += [] if known else [f"{page.relative_to(ROOT)}: {link}"]
+    assert broken == []
+
+
 def test_the_readme_is_short():
     lines = (ROOT / "README.md").read_text().splitlines()
     assert len(lines) <= 120
