@@ -122,9 +122,9 @@ def _init(a: argparse.Namespace) -> None:
     folder = Path(a.folder)
     create(folder, a.profile, a.preset or PRESET, a.hardware or HARDWARE)
     place = f"./{folder}" if str(folder).startswith("-") else str(folder)
-    print(NEXT.format(folder=shlex.quote(place)))
     if not (folder / (path := load_params(folder / "params.yaml").model.path)).is_dir():
         print(f"{path}: no weights yet{MADE}" if _is_made(path) else WEIGHTS.format(path=path))
+    print(NEXT.format(folder=shlex.quote(place)))
 
 
 def _is_made(path: str) -> bool:
@@ -208,7 +208,10 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     from dopsd.training.run_settings import warmup_notes
 
     path = a.params
-    missing = [f"{path}: {line}: no such file{_remedy(line)}" for line in missing_files(params)]
+    is_idle = bool(params.adapt.source and not params.adapt.tasks)
+    missing = [
+        f"{path}: {line}: no such file{_remedy(line, is_idle)}" for line in missing_files(params)
+    ]
     starts = start_faults(params)
     faults = missing + [f"{path}: {fault}" for fault in starts] + mismatched_bases(params)
     if faults:
@@ -243,8 +246,13 @@ def _missing_sections(params: Params) -> str:
     return f"; `dopsd repro` and `dopsd params` add {names} to it" if names else ""
 
 
-def _remedy(line: str) -> str:
-    """Return how to get the missing file of a line, if it is a base's."""
+def _remedy(line: str, is_idle: bool) -> str:
+    """Return how to get the missing file of a line, if it is a base's.
+
+    Args:
+        line: the key and the file.
+        is_idle: whether there is a source to adapt, and no task to adapt it to.
+    """
     key, _, file = line.partition(": ")
     if key == "adapt.source":
         from dopsd.models.a2d.convert import DOWNLOAD
@@ -253,6 +261,8 @@ def _remedy(line: str) -> str:
     is_base = key.endswith("model.path") and file.endswith("/config.json")
     if is_base and file.startswith("~"):
         return "; write the whole path, ~ is the shell's"
+    if is_base and is_idle:
+        return "; `dopsd adapt` makes it of adapt.source once adapt.tasks names a task"
     if is_base and _is_made(str(Path(file).parent)):
         return MADE
     return "; download the base to this folder, as docs/bases.md says" if is_base else ""
@@ -262,13 +272,13 @@ def _unseen_bases(params: Params) -> str:
     """Return a hint at bases that are still to be made, or of which `dopsd check` reads nothing."""
     paths = {params.model_of(task).path for task in params.matrix.tasks}
     names = sorted(path for path in paths if not path.startswith("base/"))
-    missing = [name for name in names if params.adapt.tasks and not Path(name).is_dir()]
-    return "".join(
-        f"; `dopsd adapt` makes {name}"
-        if name in missing
-        else f"; `dopsd inspect {name}` looks into the base"
+    hints = (
+        f"`dopsd inspect {name}` looks into the base"
+        if not params.adapt.tasks
+        else f"`dopsd adapt` makes {name}{' if it is not of these settings' * Path(name).is_dir()}"
         for name in names
     )
+    return "".join(f"; {hint}" for hint in hints)
 
 
 FREE: dict[str, Callable[[argparse.Namespace], None]] = {

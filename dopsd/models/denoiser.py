@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from transformers import PretrainedConfig, PreTrainedModel
+from transformers.utils import logging
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -18,6 +19,9 @@ OF_THE_CLASS = (  # what a class computes, and no file can change
     *("output_shift", "attention_patterns", "has_fused_kernels", "head_module"),
     *("mask_token", "tokenizer_name", "end_of_turn", "text_ends_with_turn", "template_options"),
 )
+
+
+logging.disable_progress_bar()  # stages show their own progress
 
 
 class DenoiserConfig(PretrainedConfig):

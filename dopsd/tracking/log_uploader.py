@@ -17,7 +17,7 @@ from dopsd.tracking.config import TrackingConfig
 from dopsd.tracking.dashboard import COLOUR_TAG
 from dopsd.tracking.model_card import variant
 from dopsd.training.run_identity import first_code, scratch_folder
-from dopsd.training.run_settings import RunSettings
+from dopsd.training.run_settings import PHASES, RunSettings
 
 FOLLOW_EVERY = 5.0  # seconds between two looks at the log
 
@@ -32,10 +32,13 @@ def run_log_uploader(run: RunSettings, tracking: TrackingConfig) -> None:
     def is_over(seconds: float) -> bool:
         return bool(select.select([sys.stdin], [], [], seconds)[0])
 
-    upload_log(identity(run, tracking), scratch_folder(run), is_over)
+    last = run.train.updates if run.key.method in PHASES else None
+    upload_log(identity(run, tracking), scratch_folder(run), is_over, last)
 
 
-def upload_log(identity: Identity, scratch: Path, is_over: Callable[[float], bool]) -> None:
+def upload_log(
+    identity: Identity, scratch: Path, is_over: Callable[[float], bool], last: int | None = None
+) -> None:
     """Send the log while it grows, until training has ended.
 
     The view of the task is saved with the first metrics and at the end. A failing server is logged
@@ -45,6 +48,7 @@ def upload_log(identity: Identity, scratch: Path, is_over: Callable[[float], boo
         identity: the MLflow run.
         scratch: the run's folder with log.jsonl.
         is_over: waits for the given seconds and returns whether training has ended.
+        last: the update after which nothing follows, as a test would; None: something does.
     """
     warned, has_view, client = False, False, connect(identity.uri)
     while True:
@@ -56,6 +60,8 @@ def upload_log(identity: Identity, scratch: Path, is_over: Callable[[float], boo
                 run = client.get_run(run_id)
                 dashboard.save(client, run.info.experiment_id, run.data.tags["task"])
                 has_view = True
+            if is_last and rows and rows[-1]["update"] == last:
+                client.set_terminated(run_id, "FINISHED")
         except Exception as error:  # whatever a server does: keep the log, retry, warn once
             if not warned:
                 log(

@@ -113,6 +113,7 @@ def saved_when_interrupted(trainer: Trainer, folder: RunFolder) -> Iterator[None
                 trainer.group.announce_stop()
             trainer.roll_back()
             if trainer.update:
+                log(f"train: interrupted; saving update {trainer.update}")
                 folder.save(trainer.state(), trainer.policy.save)
             raise interrupts.error(folder.scratch, trainer.update) from None
 

@@ -76,10 +76,10 @@ class Sft:
             )
         if not traces:
             raise DopsdError(
-                f"method.sft.traces: none of {len(rows)} rows has a response of at most"
-                f" {self.length} tokens (method.sft.length) and a question of at most {max_prompt}"
-                f" (the rest of the model's {policy.max_length}); change method.sft.length or the"
-                " rows",
+                f"traces: none of {len(rows)} rows has a response of at most {self.length} tokens"
+                f" and a question of at most {max_prompt} (the rest of the model's"
+                f" {policy.max_length}); change the rows or method.sft.length, for `dopsd adapt`"
+                " adapt.learn.length",
                 code=Code.MISFIT,
             )
         return traces

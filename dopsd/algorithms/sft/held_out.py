@@ -68,7 +68,7 @@ class HeldOut:
             mean = total / max(1, len(mine))
             log(f"sft: {which} with {ratio} of the tokens masked: {mean:.2f}")
         if group.rank == 0 and self.shown:
-            log(f"sft: an answer: {self.sample(policy)}")
+            log(f"sft: an answer: {self.sample(policy) or '(empty)'}")
         return found
 
     def sample(self, policy: Policy) -> str:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.utils import logging
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.models.denoiser import Denoiser
@@ -237,6 +236,5 @@ class LladaForMaskedLM(Denoiser):
         return MaskedLMOutput(logits=self.head(self.model(input_ids, attention_mask)))
 
 
-logging.disable_progress_bar()  # stages show their own progress
 AutoConfig.register("llada", LladaConfig)
 AutoModelForMaskedLM.register(LladaConfig, LladaForMaskedLM)

@@ -112,16 +112,22 @@ def check(params: Params, task: str) -> list[str]:
         )
     elif out.exists() and (other := _other_settings(params, task)):
         notes.append(f"{out} is of other {other}: `dopsd adapt` makes it anew")
-    if learn.traces:
-        return notes
-    made = load_task(task, params.data.tasks[task])
-    texts = [taught_solution(made, problem, "sft") for problem in made.load("train")]
-    sizes = [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
     length = learn.length or params.sampling.gen_length
+    what, loss = "solutions", "cut, with their answers"
+    if learn.traces and not learn.traces.is_file:
+        return notes
+    if learn.traces:
+        what, loss = "responses", "left out"
+        texts = [chat_of(row)[1] for row in read_rows(learn.traces, "adapt.learn.traces")]
+    else:
+        made = load_task(task, params.data.tasks[task])
+        texts = [taught_solution(made, problem, "sft") for problem in made.load("train")]
+    sizes = [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
     if cut := sum(size > length for size in sizes):
         notes.append(
-            f"adapt.learn: {cut} of {len(sizes)} solutions are cut to {length} tokens, with their"
-            f" answers (sampling.gen_length, or adapt.learn.length); the longest has {max(sizes)}"
+            f"adapt.learn: {cut} of {len(sizes)} {what} have more than {length} tokens"
+            f" (sampling.gen_length, or adapt.learn.length) and are {loss}; the longest has"
+            f" {max(sizes)}"
         )
     return notes
 

@@ -1,4 +1,4 @@
-"""`dopsd evaluate_base --task sudoku`: score the base model on the selection split."""
+"""`dopsd evaluate-base --task sudoku`: score the base model on the selection split."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def check(params: Params, name: str, answers_file: Path | None) -> None:
         )
     sys.stdout.write(
         f"{name}: the rows, prompts and verifier fit; whether the base can answer: `dopsd prepare"
-        f" --task {name}`, then `dopsd evaluate_base --task {name}`\n"
+        f" --task {name}`, then `dopsd evaluate-base --task {name}`\n"
     )
 
 

@@ -125,6 +125,11 @@ def test_a_profile_is_written_and_what_changed_is_reported(tmp_path, monkeypatch
     assert load_params().matrix.tasks == ["gsm8k"]
 
 
+def test_a_section_in_place_of_null_is_reported_by_its_keys_and_not_as_removed():
+    found = params_file.differences({"adapt": {"distill": None}}, {"adapt": {"distill": {"a": 1}}})
+    assert found == ["adapt.distill.a: (absent) -> 1"]
+
+
 def test_a_change_keeps_comments_of_the_user_and_a_profile_replaces_them(embedded):
     text = embedded
     mine = text.replace("\n  seeds: [0]", "\n  # tried 1 on Monday\n  seeds: [0] # mine", 1)

@@ -38,7 +38,7 @@ from dopsd.tracking.client import (
     whole_rows,
 )
 from dopsd.tracking.glossary import own_metrics
-from dopsd.tracking.log_uploader import identity
+from dopsd.tracking.log_uploader import identity, upload_log
 from dopsd.tracking.model_registry import promote_champion
 from dopsd.training.run_identity import scratch_folder
 
@@ -93,6 +93,21 @@ def test_a_run_that_came_through_dvc_without_its_checkpoints_has_its_best_one(tr
     assert one_run(client).data.tags["mlflow.source.git.commit"] == "c0ffee"
     (version,) = client.search_model_versions("name = 'dopsd-sudoku'")
     assert "git commit `c0ffee`, with changes that were not committed" in version.description
+
+
+def test_a_run_that_no_test_follows_ends_in_mlflow_with_its_training(tracked):
+    params = load_params()
+    run = params.run("sudoku", "d_opsd", 0)
+    who = identity(run, params.tracking)
+
+    def status_with(last: int | None) -> str:
+        upload_log(who, scratch_folder(run), lambda _: True, last)
+        return one_run(connect(who.uri)).info.status
+
+    updates = run.train.updates
+    assert [status_with(n) for n in (None, updates + 1, updates)] == [
+        "RUNNING", "RUNNING", "FINISHED"
+    ]  # fmt: skip
 
 
 def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_adapter(

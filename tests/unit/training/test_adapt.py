@@ -159,7 +159,21 @@ def test_check_says_what_one_may_not_expect_of_adapting(source, capsys):
     assert main(["check"]) == 0
     said = capsys.readouterr().out
     assert "adapt.learn.train.learning_rate is never reached; lower adapt.learn.train.warm" in said
-    assert re.search(r"note: adapt.learn: (\d+) of \1 solutions are cut to 5 tokens", said)
+    assert re.search(r"note: adapt.learn: (\d+) of \1 solutions have more than 5 tokens", said)
+    chats = Path("data/external/chats.jsonl")
+    chats.parent.mkdir(exist_ok=True)
+    chats.write_text('{"question": "q", "response": "1 2 3 4 1 2 3 4 1 2 3 4"}\n' * 2)
+    write({"adapt__learn": {"length": 5, "traces": {"path": str(chats)}}})
+    assert main(["check"]) == 0
+    said = capsys.readouterr().out
+    assert "adapt.learn: 2 of 2 responses have more than 5 tokens" in said and "left out" in said
+    assert main(["adapt"]) == 2
+    assert "change the rows or method.sft.length, for `dopsd adapt` adapt.learn.length" in (
+        capsys.readouterr().err
+    )
+    write({"adapt__tasks": []})
+    assert main(["check"]) == 2
+    assert "`dopsd adapt` makes it of adapt.source once adapt.tasks" in capsys.readouterr().err
     write({"adapt__mask_token": "<mask>"})
     assert main(["check"]) == 0
     said = capsys.readouterr().err
@@ -196,6 +210,7 @@ def test_check_needs_neither_problems_nor_what_adapting_left(source, capsys):
         assert main(["check"]) == 0
         said = capsys.readouterr().out
         assert "`dopsd adapt` makes it anew" not in said
+        assert "`dopsd adapt` makes models/adapted if it is not of these settings" in said
         assert ("whether models/adapted is of these settings" in said) == (folder == "work")
 
 
