@@ -104,7 +104,8 @@ def check_unused(plan: Plan, tasks: Sequence[str]) -> None:
         if len(problems.read_bytes().splitlines()) <= plan.used:
             raise DopsdError(
                 f"used: earlier tests have used the first {plan.used} problems of {problems}, and"
-                f" it has no more; raise data.{task}.test and run `dopsd prepare --task {task}`",
+                " it has no more; raise their number in section data (test; generate_test of"
+                f" countdown) and run `dopsd prepare --task {task}`",
                 code=Code.CONTRADICTION,
             )
 

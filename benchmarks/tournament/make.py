@@ -49,6 +49,7 @@ def test(run: Run) -> None:
     by_update = dict(zip(updates, trained, strict=True))
     tested = {
         "identity": run.identity,
+        "used": run.plan.used,
         "updates": run.chosen_updates,
         "base": base,
         "budgets": {budget: by_update[u] for budget, u in run.chosen_updates.items()},

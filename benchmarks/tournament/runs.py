@@ -170,7 +170,9 @@ class Run:
     def tested(self) -> dict[str, Any] | None:
         """What the test of the chosen checkpoints wrote."""
         found = self._written(TESTED) if self.result else None
-        return found if found and found["updates"] == self.chosen_updates else None
+        if found and found.get("used", 0) == self.plan.used:  # older files have no such key
+            return found if found["updates"] == self.chosen_updates else None
+        return None
 
     @property
     def chosen(self) -> dict[str, dict[str, float] | None]:

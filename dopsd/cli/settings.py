@@ -261,7 +261,7 @@ def _remedy(line: str, is_idle: bool) -> str:
     is_base = key.endswith("model.path") and file.endswith("/config.json")
     if is_base and file.startswith("~"):
         return "; write the whole path, ~ is the shell's"
-    if is_base and is_idle:
+    if key == "model.path" and is_base and is_idle:
         return "; `dopsd adapt` makes it of adapt.source once adapt.tasks names a task"
     if is_base and _is_made(str(Path(file).parent)):
         return MADE
@@ -274,8 +274,8 @@ def _unseen_bases(params: Params) -> str:
     names = sorted(path for path in paths if not path.startswith("base/"))
     hints = (
         f"`dopsd inspect {name}` looks into the base"
-        if not params.adapt.tasks
-        else f"`dopsd adapt` makes {name}{' if it is not of these settings' * Path(name).is_dir()}"
+        if not params.adapt.tasks or name != params.model.path
+        else f"`dopsd adapt` makes {name}{', again if settings have changed' * Path(name).is_dir()}"
         for name in names
     )
     return "".join(f"; {hint}" for hint in hints)

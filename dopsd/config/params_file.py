@@ -169,7 +169,7 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         key
         for key in old_entries | new_entries
         if old_entries.get(key, "absent") != new_entries.get(key, "absent")
-        and not (key not in new_entries and any(k.startswith(f"{key}.") for k in new_entries))
+        and not (old_entries.get(key) in (None, {}) and key not in new_entries)  # it has keys now
         and ".".join(key.split(".")[:2]) not in joined
     ]
     changed = [

@@ -56,12 +56,12 @@ def upload_log(
         try:
             rows = whole_rows(scratch / "log.jsonl")
             run_id = sync(client, identity, rows, scratch)
+            if is_last and rows and rows[-1]["update"] == last:
+                client.set_terminated(run_id, "FINISHED")
             if rows and (is_last or not has_view):
                 run = client.get_run(run_id)
                 dashboard.save(client, run.info.experiment_id, run.data.tags["task"])
                 has_view = True
-            if is_last and rows and rows[-1]["update"] == last:
-                client.set_terminated(run_id, "FINISHED")
         except Exception as error:  # whatever a server does: keep the log, retry, warn once
             if not warned:
                 log(

@@ -79,7 +79,7 @@ def anchors(page: Path) -> set[str]:
 
 def test_links_lead_to_files_and_headings_that_exist():
     broken = []
-    for page in PAGES:
+    for page in [*PAGES, *ROOT.glob("benchmarks/**/*.md")]:
         text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
         for link in re.findall(r"\]\((?![a-z]+:)([^)\s]+)\)", text):
             name, _, anchor = link.partition("#")

@@ -60,7 +60,7 @@ def solution(task: Task, problem: Problem, method: str) -> str:
         method: name of the method, for messages.
 
     Raises:
-        DopsdError: if there is neither; Countdown's problems have answers, but no reasoning.
+        DopsdError: if there is neither: Countdown's rows from a file have answers alone.
     """
     if problem.reference:
         return problem.reference

@@ -76,7 +76,8 @@ class Sft:
             )
         if not traces:
             raise DopsdError(
-                f"traces: none of {len(rows)} rows has a response of at most {self.length} tokens"
+                f"method.sft.traces or adapt.learn.traces: none of {len(rows)} rows has a response"
+                f" of at most {self.length} tokens"
                 f" and a question of at most {max_prompt} (the rest of the model's"
                 f" {policy.max_length}); change the rows or method.sft.length, for `dopsd adapt`"
                 " adapt.learn.length",

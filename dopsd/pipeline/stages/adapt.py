@@ -34,6 +34,8 @@ from dopsd.training.run_identity import code_of, scratch_folder, settings_of
 from dopsd.training.run_settings import PHASES
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from dopsd.config.params import Params
 
 
@@ -103,6 +105,9 @@ def check(params: Params, task: str) -> list[str]:
     config, tokenizer = converted_parts(Path(params.adapt.source or ""), form_of(params.adapt))
     _refuse_texts(params, config.max_sequence_length)
     notes, learn, out = list[str](), params.adapt.learn, Path(params.model.path)
+    if learn.traces and learn.traces.is_file:
+        texts = [chat_of(row)[1] for row in read_rows(learn.traces, "adapt.learn.traces")]
+        notes += _too_long(params, tokenizer, texts, "responses", "left out")
     if not data_files(task, "train")[0].is_file():
         return notes
     if out.exists() and not converted_folder(params.adapt).is_dir():
@@ -112,24 +117,27 @@ def check(params: Params, task: str) -> list[str]:
         )
     elif out.exists() and (other := _other_settings(params, task)):
         notes.append(f"{out} is of other {other}: `dopsd adapt` makes it anew")
-    length = learn.length or params.sampling.gen_length
-    what, loss = "solutions", "cut, with their answers"
-    if learn.traces and not learn.traces.is_file:
-        return notes
     if learn.traces:
-        what, loss = "responses", "left out"
-        texts = [chat_of(row)[1] for row in read_rows(learn.traces, "adapt.learn.traces")]
-    else:
-        made = load_task(task, params.data.tasks[task])
-        texts = [taught_solution(made, problem, "sft") for problem in made.load("train")]
+        return notes
+    made = load_task(task, params.data.tasks[task])
+    texts = [taught_solution(made, problem, "sft") for problem in made.load("train")]
+    return notes + _too_long(params, tokenizer, texts, "solutions", "cut, with their answers")
+
+
+def _too_long(
+    params: Params, tokenizer: PreTrainedTokenizerBase, texts: list[str], what: str, loss: str
+) -> list[str]:
+    """Return a note of how many texts have more tokens than an answer that is learnt."""
+    length = params.adapt.learn.length or params.sampling.gen_length
     sizes = [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
-    if cut := sum(size > length for size in sizes):
-        notes.append(
-            f"adapt.learn: {cut} of {len(sizes)} {what} have more than {length} tokens"
-            f" (sampling.gen_length, or adapt.learn.length) and are {loss}; the longest has"
-            f" {max(sizes)}"
-        )
-    return notes
+    if not (cut := sum(size > length for size in sizes)):
+        return []
+    end = ", and nothing is left to learn" if (cut, loss) == (len(sizes), "left out") else ""
+    return [
+        f"adapt.learn: {cut} of {len(sizes)} {what} have more than {length} tokens"
+        f" (sampling.gen_length, or adapt.learn.length) and are {loss}{end}; the longest has"
+        f" {max(sizes)}"
+    ]
 
 
 def _refuse_texts(params: Params, most: int) -> None:
@@ -139,9 +147,10 @@ def _refuse_texts(params: Params, most: int) -> None:
         DopsdError: if a local file of chats cannot be read, or answers are as long as the model.
     """
     learn = params.adapt.learn
-    if learn.traces and learn.traces.is_file:
-        for row in read_rows(learn.traces, "adapt.learn.traces"):
-            chat_of(row)
+    local = learn.traces if learn.traces and learn.traces.is_file else None
+    if local and not [chat_of(row) for row in read_rows(local, "adapt.learn.traces")]:
+        text = f"adapt.learn.traces: {local.path}: has no rows"
+        raise DopsdError(text, code=Code.TOO_FEW_PROBLEMS)
     if (length := learn.length or params.sampling.gen_length) >= most:
         key = "adapt.learn.length" if learn.length else "sampling.gen_length"
         raise DopsdError(

@@ -9,15 +9,15 @@ import pytest
 import yaml
 from conftest import ROOT, small_params
 
-from dopsd.config.loading import load_params
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import read_lines, write_json
+from dopsd.tasks.registry import load_task
 
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.tournament import __main__ as tournament
 from benchmarks.tournament import runs
-from benchmarks.tournament.make import Unused, further_updates, scored_updates
+from benchmarks.tournament.make import further_updates, scored, scored_updates
 from benchmarks.tournament.plan import Plan, read_plan
 from benchmarks.tournament.results import LOOKS, draw_curves, folder_of, warnings_of
 from benchmarks.tournament.runs import RESULT, RUN, TESTED, TUNE, Run, best_rate, leaders, runs_of
@@ -270,16 +270,20 @@ def test_a_task_is_tested_once_its_own_runs_are_made(project, results, monkeypat
 
 
 def test_problems_of_earlier_tests_are_not_scored_again_and_there_must_be_others(project):
-    params = load_params()
-    protocol = params.evaluate.protocols["greedy"]
-    settings = params.evaluation("sudoku", "d_opsd")
-    whole, last = Unused(settings, "test", 0), Unused(settings, "test", 2)
-    [[all_of]], [[rest]] = (e.reports("toy", [None], protocol) for e in (whole, last))
-    names = [problem.id for problem in whole.problems]
-    assert len(names) > 2 and rest["n"] == len(names) - 2
-    assert rest["per_problem"] == {name: all_of["per_problem"][name] for name in names[2:]}
+    whole, last = (Run(plan(used=n), RUN, "sudoku", "d_opsd", 0, 0.001) for n in (0, 2))
+
+    def base(run: Run, split: str) -> dict:
+        (reports,) = scored(run, run.params(1), split, [])
+        return reports[run.protocol]["per_problem"]
+
+    names = [
+        problem.id for problem in load_task("sudoku", whole.params(1).data.sudoku).load("test")
+    ]
+    assert list(base(last, "validation")) == list(base(whole, "validation"))
+    all_of = base(whole, "test")
+    assert len(names) > 2 and base(last, "test") == {name: all_of[name] for name in names[2:]}
     tournament.check_unused(plan(used=len(names) - 1), ["sudoku"])
-    with pytest.raises(DopsdError, match=r"raise data\.sudoku\.test"):
+    with pytest.raises(DopsdError, match="raise their number in section data"):
         tournament.check_unused(plan(used=len(names)), ["sudoku"])
 
 

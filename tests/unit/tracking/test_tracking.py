@@ -24,7 +24,7 @@ from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.core.fingerprint import sha256
 from dopsd.models.backends import in_words
-from dopsd.tracking import publish_run
+from dopsd.tracking import log_uploader, publish_run
 from dopsd.tracking.client import (
     Identity,
     connect,
@@ -41,6 +41,7 @@ from dopsd.tracking.glossary import own_metrics
 from dopsd.tracking.log_uploader import identity, upload_log
 from dopsd.tracking.model_registry import promote_champion
 from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_settings import ADAPTING
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_a_run_that_came_through_dvc_without_its_checkpoints_has_its_best_one(tr
     assert "git commit `c0ffee`, with changes that were not committed" in version.description
 
 
-def test_a_run_that_no_test_follows_ends_in_mlflow_with_its_training(tracked):
+def test_a_run_that_no_test_follows_ends_in_mlflow_with_its_training(tracked, monkeypatch):
     params = load_params()
     run = params.run("sudoku", "d_opsd", 0)
     who = identity(run, params.tracking)
@@ -108,6 +109,12 @@ def test_a_run_that_no_test_follows_ends_in_mlflow_with_its_training(tracked):
     assert [status_with(n) for n in (None, updates + 1, updates)] == [
         "RUNNING", "RUNNING", "FINISHED"
     ]  # fmt: skip
+
+    lasts: list[int | None] = []
+    monkeypatch.setattr(log_uploader, "upload_log", lambda *words: lasts.append(words[-1]))
+    for name in ("d_opsd", ADAPTING):
+        log_uploader.run_log_uploader(params.run("sudoku", name, 0), params.tracking)
+    assert lasts == [None, params.run("sudoku", ADAPTING, 0).train.updates]
 
 
 def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_adapter(

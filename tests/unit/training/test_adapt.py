@@ -162,11 +162,17 @@ def test_check_says_what_one_may_not_expect_of_adapting(source, capsys):
     assert re.search(r"note: adapt.learn: (\d+) of \1 solutions have more than 5 tokens", said)
     chats = Path("data/external/chats.jsonl")
     chats.parent.mkdir(exist_ok=True)
-    chats.write_text('{"question": "q", "response": "1 2 3 4 1 2 3 4 1 2 3 4"}\n' * 2)
-    write({"adapt__learn": {"length": 5, "traces": {"path": str(chats)}}})
+    turns = [
+        {"role": role, "content": "1 2 3 4 1 2 3 4"} for role in ("system", "user", "assistant")
+    ]
+    chats.write_text((json.dumps({"messages": turns}) + "\n") * 2)
+    traces = f"adapt.learn.traces={{path: {chats}}}"
+    assert main(["params", "--set", traces, "--set", "adapt.learn.length=5"]) == 0
+    capsys.readouterr()
     assert main(["check"]) == 0
     said = capsys.readouterr().out
-    assert "adapt.learn: 2 of 2 responses have more than 5 tokens" in said and "left out" in said
+    assert "adapt.learn: 2 of 2 responses have more than 5 tokens" in said
+    assert "left out, and nothing is left to learn" in said
     assert main(["adapt"]) == 2
     assert "change the rows or method.sft.length, for `dopsd adapt` adapt.learn.length" in (
         capsys.readouterr().err
@@ -190,9 +196,12 @@ def test_texts_that_cannot_be_learnt_are_refused_before_the_conversion(source, c
     rows = Path("data/external/chats.jsonl")
     rows.parent.mkdir(exist_ok=True)
     rows.write_text('{"question": "q", "response": "r"}\n{"question": "q"}\n')
+    empty = rows.with_name("empty.jsonl")
+    empty.write_text("")
     for learn, said in (
         ({"traces": {"path": str(rows)}}, "chats.jsonl:2: expected columns question and response"),
         ({"traces": {"path": "data/external/no.jsonl"}}, "adapt.learn.traces"),
+        ({"traces": {"path": str(empty)}}, "empty.jsonl"),
         ({"length": 100_000}, "adapt.learn.length: 100000 tokens leave no room for a prompt"),
     ):
         write({"adapt__learn": learn})
@@ -210,7 +219,7 @@ def test_check_needs_neither_problems_nor_what_adapting_left(source, capsys):
         assert main(["check"]) == 0
         said = capsys.readouterr().out
         assert "`dopsd adapt` makes it anew" not in said
-        assert "`dopsd adapt` makes models/adapted if it is not of these settings" in said
+        assert "`dopsd adapt` makes models/adapted, again if settings have changed" in said
         assert ("whether models/adapted is of these settings" in said) == (folder == "work")
 
 
