@@ -34,7 +34,7 @@ from dopsd.training.run_identity import code_of, scratch_folder, settings_of
 from dopsd.training.run_settings import PHASES
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from collections.abc import Callable
 
     from dopsd.config.params import Params
 
@@ -125,7 +125,7 @@ def check(params: Params, task: str) -> list[str]:
 
 
 def _too_long(
-    params: Params, tokenizer: PreTrainedTokenizerBase, texts: list[str], what: str, loss: str
+    params: Params, tokenizer: Callable[..., Any], texts: list[str], what: str, loss: str
 ) -> list[str]:
     """Return a note of how many texts have more tokens than an answer that is learnt."""
     length = params.adapt.learn.length or params.sampling.gen_length
