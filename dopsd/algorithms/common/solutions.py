@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import log
-from dopsd.tasks.common.sources import Row, text_of
+from dopsd.tasks.common.sources import Row, encodable, text_of
 from dopsd.tasks.common.task import LayoutTask, Task
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def chat_of(row: Row) -> tuple[Chat, str]:
             f" assistant's, found {str(messages)[:60]}",
             code=Code.SOURCE_ROW,
         )
-    *chat, last = [{"role": m["role"], "content": m["content"]} for m in messages]
+    *chat, last = [
+        {"role": m["role"], "content": encodable(row, "messages", m["content"])} for m in messages
+    ]
     return chat, last["content"]
 
 

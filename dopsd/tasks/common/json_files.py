@@ -142,7 +142,8 @@ def _no_table(rows: Iterator[Numbered], path: Path) -> Iterator[Numbered]:
     """Yield the rows; refuse a file of one object that holds all columns, or a list of rows."""
     first = list(islice(rows, 2))
     cells = first[0][1] if len(first) == 1 else {}
-    if cells and all(isinstance(cell, dict | list) for cell in cells.values()):
+    is_chat = cells.keys() == {"messages"}
+    if cells and not is_chat and all(isinstance(cell, dict | list) for cell in cells.values()):
         raise DopsdError(
             f"{path}: one object of {', '.join(cells):.80}, not one for each row; write an array"
             " of rows, or one row a line (pandas: orient='records')",

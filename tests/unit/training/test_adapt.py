@@ -198,10 +198,14 @@ def test_texts_that_cannot_be_learnt_are_refused_before_the_conversion(source, c
     rows.write_text('{"question": "q", "response": "r"}\n{"question": "q"}\n')
     empty = rows.with_name("empty.jsonl")
     empty.write_text("")
+    lone = rows.with_name("lone.jsonl")  # one chat alone is no table in one object
+    turns = [{"role": "user", "content": "\ud800"}, {"role": "assistant", "content": "r"}]
+    lone.write_text(json.dumps({"messages": turns}) + "\n")
     for learn, said in (
         ({"traces": {"path": str(rows)}}, "chats.jsonl:2: expected columns question and response"),
         ({"traces": {"path": "data/external/no.jsonl"}}, "adapt.learn.traces"),
         ({"traces": {"path": str(empty)}}, "empty.jsonl"),
+        ({"traces": {"path": str(lone)}}, "lone.jsonl:1: an unpaired surrogate in column messages"),
         ({"length": 100_000}, "adapt.learn.length: 100000 tokens leave no room for a prompt"),
     ):
         write({"adapt__learn": learn})
