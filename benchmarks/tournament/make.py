@@ -145,7 +145,7 @@ class Unused(Evaluator):
     def cached(self, adapter: Path | None, protocol: EvalProtocol) -> Path:
         """Return the file of an evaluation's report in the cache, its own for these problems."""
         path = super().cached(adapter, protocol)
-        return path.with_suffix(f".without{self.used}.json") if self.used else path
+        return path.with_suffix(f".without{self.used}.json")
 
 
 def scored(
@@ -153,7 +153,8 @@ def scored(
 ) -> list[dict[str, dict[str, Any]]]:
     """Return the reports by protocol of the base and of the checkpoints of these updates."""
     used = run.plan.used if split == "test" else 0
-    evaluator = Unused(params.evaluation(run.task, run.key.method), split, used)
+    settings = params.evaluation(run.task, run.key.method)
+    evaluator = Unused(settings, split, used) if used else Evaluator(settings, split)
     folders = [run.key.folder / "train" / f"step-{update:06d}" for update in updates]
     protocols = params.test_protocols if split == "test" else params.evaluate.protocols
     wanted = [n for n in protocols if n == run.protocol or n.startswith(f"{run.protocol}-")]

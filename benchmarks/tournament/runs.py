@@ -170,9 +170,9 @@ class Run:
     def tested(self) -> dict[str, Any] | None:
         """What the test of the chosen checkpoints wrote."""
         found = self._written(TESTED) if self.result else None
-        if found and found.get("used", 0) == self.plan.used:  # older files have no such key
-            return found if found["updates"] == self.chosen_updates else None
-        return None
+        rules = self.chosen_updates, self.plan.used
+        # older files do not say what was used: nothing
+        return found if found and (found["updates"], found.get("used", 0)) == rules else None
 
     @property
     def chosen(self) -> dict[str, dict[str, float] | None]:

@@ -58,7 +58,7 @@ def begin(params: Params, task: str) -> list[RunKey]:
     require_own(params)
     load_task(task, params.data.tasks[task]).load("train")  # before the conversion takes minutes
     source = read_source(Path(params.adapt.source or ""))
-    _refuse_texts(params, source.raw["max_position_embeddings"])
+    _own_responses(params, source.raw["max_position_embeddings"])
     require_converted(params.adapt)
     out = Path(params.model.path)
     if is_made(params, task):
@@ -103,11 +103,9 @@ def check(params: Params, task: str) -> list[str]:
     """
     require_own(params)
     config, tokenizer = converted_parts(Path(params.adapt.source or ""), form_of(params.adapt))
-    _refuse_texts(params, config.max_sequence_length)
-    notes, learn, out = list[str](), params.adapt.learn, Path(params.model.path)
-    if learn.traces and learn.traces.is_file:
-        texts = [chat_of(row)[1] for row in read_rows(learn.traces, "adapt.learn.traces")]
-        notes += _too_long(params, tokenizer, texts, "responses", "left out")
+    responses = _own_responses(params, config.max_sequence_length)
+    notes = _too_long(params, tokenizer, responses, "responses", "left out")
+    out = Path(params.model.path)
     if not data_files(task, "train")[0].is_file():
         return notes
     if out.exists() and not converted_folder(params.adapt).is_dir():
@@ -117,7 +115,7 @@ def check(params: Params, task: str) -> list[str]:
         )
     elif out.exists() and (other := _other_settings(params, task)):
         notes.append(f"{out} is of other {other}: `dopsd adapt` makes it anew")
-    if learn.traces:
+    if params.adapt.learn.traces:
         return notes
     made = load_task(task, params.data.tasks[task])
     texts = [taught_solution(made, problem, "sft") for problem in made.load("train")]
@@ -128,6 +126,8 @@ def _too_long(
     params: Params, tokenizer: Callable[..., Any], texts: list[str], what: str, loss: str
 ) -> list[str]:
     """Return a note of how many texts have more tokens than an answer that is learnt."""
+    if not texts:
+        return []
     length = params.adapt.learn.length or params.sampling.gen_length
     sizes = [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
     if not (cut := sum(size > length for size in sizes)):
@@ -140,23 +140,25 @@ def _too_long(
     ]
 
 
-def _refuse_texts(params: Params, most: int) -> None:
-    """Refuse texts that cannot be learnt, before anything is converted.
+def _own_responses(params: Params, most: int) -> list[str]:
+    """Return the responses of a local file of chats; none without one.
 
     Raises:
-        DopsdError: if a local file of chats cannot be read, or answers are as long as the model.
+        DopsdError: if the file has no rows or cannot be read, or answers are as long as the model.
     """
-    learn = params.adapt.learn
-    local = learn.traces if learn.traces and learn.traces.is_file else None
-    if local and not [chat_of(row) for row in read_rows(local, "adapt.learn.traces")]:
-        text = f"adapt.learn.traces: {local.path}: has no rows"
-        raise DopsdError(text, code=Code.TOO_FEW_PROBLEMS)
+    learn, responses = params.adapt.learn, list[str]()
+    if learn.traces and learn.traces.is_file:
+        responses = [chat_of(row)[1] for row in read_rows(learn.traces, "adapt.learn.traces")]
+        if not responses:
+            text = f"adapt.learn.traces: {learn.traces.path}: has no rows"
+            raise DopsdError(text, code=Code.TOO_FEW_PROBLEMS)
     if (length := learn.length or params.sampling.gen_length) >= most:
         key = "adapt.learn.length" if learn.length else "sampling.gen_length"
         raise DopsdError(
             f"{key}: {length} tokens leave no room for a prompt in the model's {most}; lower it",
             code=Code.MISFIT,
         )
+    return responses
 
 
 def announce(params: Params, key: RunKey) -> None:
