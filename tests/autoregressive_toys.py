@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,7 +66,9 @@ def save_source(
     return model
 
 
-def write_gguf(path: Path, model: PreTrainedModel) -> list[str]:
+def write_gguf(
+    path: Path, model: PreTrainedModel, also: Callable[[Any], object] = lambda writer: None
+) -> list[str]:
     """Write a Llama and a tokenizer of bytes to a GGUF file; return the tokens."""
     from gguf import GGMLQuantizationType, GGUFWriter, quantize
 
@@ -123,6 +127,7 @@ def write_gguf(path: Path, model: PreTrainedModel) -> list[str]:
             writer.add_tensor(
                 target, quantize(np.ascontiguousarray(values), eight), raw_dtype=eight
             )
+    also(writer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

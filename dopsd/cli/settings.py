@@ -15,6 +15,7 @@ from dopsd.config.params import Params
 from dopsd.config.profiles import HARDWARE, NEEDS_PROFILE, PRESET
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import log
+from dopsd.core.settings import LARGEST
 
 if TYPE_CHECKING:
     from dopsd.cli.arguments import Commands
@@ -204,7 +205,7 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     from dopsd.pipeline.base_fit import block_faults
     from dopsd.pipeline.run.request import mismatched_bases
     from dopsd.pipeline.task_check.rows import check_columns
-    from dopsd.tasks.common.storage import DATA
+    from dopsd.tasks.common.storage import data_files
     from dopsd.training.run_settings import warmup_notes
 
     path = a.params
@@ -229,9 +230,13 @@ def _check(a: argparse.Namespace, params: Params) -> None:
 
         task, seed = params.adapt.tasks[0], params.adapt.seed
         notes += adapt.check(params, task)
-        if (DATA / task / "train.jsonl").is_file():
+        if data_files(task, "train")[0].is_file():
             runs += [params.run(task, name, seed) for name in params.adapt.phases]
+    files = {t: data_files(t, "train")[0] for t in tasks if not changed_since(params, t)}
+    counts = {t: len(f.read_bytes().splitlines()) for t, f in files.items() if f.is_file()}
     for run in runs:
+        if fault := run.reason_against_problems(counts.get(run.key.task, LARGEST)):
+            raise DopsdError(f"{path}: {fault}", code=Code.MISFIT)
         notes += warmup_notes(run, run.train) if run.train.warmup_ratio is None else []
     for note in dict.fromkeys(notes):
         print(f"{path}: note: {note}")

@@ -16,7 +16,7 @@ from dopsd.evaluation.speed import curve_protocols
 from dopsd.models.config import ModelConfig
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.custom.verifiers.config import watched
-from dopsd.training.run_settings import PHASES
+from dopsd.training.run_settings import ADAPTING, PHASES
 from dopsd.training.start import start_run
 
 if TYPE_CHECKING:
@@ -152,12 +152,13 @@ def _check_matrix(params: Params) -> None:
                 f"data.{task}.{texts[0]} is not read with model.prompt_style compact; set"
                 " model.prompt_style to instructions"
             )
-    for method in params.matrix.methods:
+    for method in params.matrix.methods + (params.adapt.phases if params.adapt.tasks else []):
         if params.launch.processes > params.of(method).train.prompts_per_collect:
             raise ValueError(
                 f"launch.processes must be at most train.prompts_per_collect of {method}, one"
                 " prompt for each process"
             )
+    for method in params.matrix.methods:
         without_solutions = [
             t for t in params.matrix.tasks if not params.data.tasks[t].has_solutions
         ]
@@ -170,10 +171,10 @@ def _check_matrix(params: Params) -> None:
 
 def _check_adapt(params: Params) -> None:
     """Check that an adapted base is the one that the runs start from."""
-    adapt = params.adapt
+    adapt, model = params.adapt, params.model_of(params.matrix.tasks[0])
     for task in adapt.tasks:
         config, path = params.data.tasks.get(task), Path(params.model.path)
-        blocks = bool(params.model.block_size and adapt.output_shift)
+        blocks = bool(model.block_size and adapt.output_shift)
         without = config is not None and not (config.has_solutions or adapt.learn.traces)
         faults = {
             f"adapt.tasks: {task} must be the first of matrix.tasks: it makes the base of all": (
@@ -192,8 +193,9 @@ def _check_adapt(params: Params) -> None:
                 path.is_absolute() or ".." in path.parts
             ),
             "adapt.distill: the causal teacher needs model.attention sdpa": (
-                adapt.distill is not None and params.model.attention.startswith("flash")
+                adapt.distill is not None and model.attention.startswith("flash")
             ),
+            "adapt.learn.train.reuse: set 1, for new masks": params.of(ADAPTING).train.reuse > 1,
             "launch.shard must be false: adapting trains all weights": params.launch.shard,
             "adapt.output_shift: blocks (model.block_size) need 0": blocks,
             f"adapt.learn.traces: {task} has no solutions of its own; name a file": without,
@@ -285,7 +287,7 @@ def adapt_files(params: Params) -> dict[str, str]:
     adapt = params.adapt
     if not adapt.tasks or not adapt.source:
         return {}
-    is_gguf = Path(adapt.source).suffix == ".gguf"
+    is_gguf = Path(adapt.source).suffix.lower() == ".gguf"
     source = {"adapt.source": adapt.source if is_gguf else f"{adapt.source}/config.json"}
     return source | _source_files("adapt.learn", vars(adapt.learn))
 

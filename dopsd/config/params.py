@@ -159,7 +159,8 @@ class Params(Section):
         method_params, model = self.of(method), self.model_of(task)
         train = method_params.train
         if method in PHASES:
-            model = model.model_copy(update={"path": str(converted_folder(self.adapt))})
+            own = {"path": str(converted_folder(self.adapt)), "quantization": "none"}
+            model = model.model_copy(update=own)
             train = train.model_copy(update={"start_from": None, "reference": "base"})
         if method == DISTILLING:
             learnt = last_checkpoint(self.run(task, ADAPTING, seed))

@@ -104,8 +104,9 @@ def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
             phase = _absolute(raw["adapt"].get(name) or {})
             phase |= {"train": (phase.get("train") or {}) | sizes}
             raw["adapt"][name] = phase
-            if name == "learn" and not phase.get("traces"):
-                phase["length"] = None
+            if name == "learn":  # chats cannot be cut, as they are left out
+                length = phase.get("length") or full.sampling.gen_length
+                phase["length"] = length if phase.get("traces") else None
     raw["evaluate"]["bootstrap"] = 100
     return raw | {
         "launch": {"processes": processes, "shard": full.launch.shard and processes > 1},

@@ -22,7 +22,7 @@ class PromptSampler:
     anew each epoch and keyed by seed and epoch.
 
     Raises:
-        DopsdError: if a collect has fewer problems than ranks, or more than there are.
+        DopsdError: if a collect has fewer problems than ranks.
     """
 
     def __init__(
@@ -34,12 +34,6 @@ class PromptSampler:
             raise DopsdError(
                 f"train.prompts_per_collect: {size} problems leave some of the {self.ranks} ranks"
                 " without one; use at least one for each rank",
-                code=Code.MISFIT,
-            )
-        if size > len(problems):
-            raise DopsdError(
-                f"train.prompts_per_collect: {size} problems are more than the {len(problems)} of"
-                " the training split",
                 code=Code.MISFIT,
             )
         self.known: dict[int, list[int]] = {}

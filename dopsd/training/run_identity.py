@@ -22,6 +22,8 @@ RECORD = "run.json"  # which settings, inputs and code trained a folder
 KEYS = {"settings", "ends", "inputs", "code", "history", "cells"}  # of run.json
 # Keys of section train on which no update depends: how long a run is, and what it keeps.
 ENDS = ("updates", "checkpoint_every")
+UNSAMPLED = ["collapse_window", "collapse_drop", "collapse_errors"]  # read with rollouts alone
+UNSAMPLED += ["stop_on_collapse", "max_empty_collects"]
 # whose recipe numbers decide a run, beside those of its task and its algorithm
 ROOMS = ["core", "distributed", "models", "tasks.common", "rollout", "algorithms.common"]
 ROOMS += ["training"]
@@ -53,6 +55,8 @@ def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     train, model = run.train.model_dump(), run.model
     unread = [] if run.train.adapter else ["lora"]
+    is_adapting = run.key.method == ADAPTING  # learns given texts: nothing is sampled or scored
+    unread += UNSAMPLED if is_adapting else []
     decisive = run.train.decisive("start_from", *unread, *ENDS, *MEMORY)
     if run.train.schedule != "constant" or run.algorithm.depends_on_length:
         decisive["updates"] = run.train.updates
@@ -62,7 +66,7 @@ def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
         model = resolved(model)
     algorithm = run.algorithm.decisive("train")  # these are part of run.train
     sampling = run.sampling.decisive("batch_size", "min_rows")
-    if run.key.method == ADAPTING:  # learns given texts: how rollouts are sampled changes nothing
+    if is_adapting:
         sampling = {key: sampling[key] for key in ("gen_length", "prefill", "max_prompt_tokens")}
     settings = {
         "model": model.decisive("path"),
@@ -72,9 +76,8 @@ def settings_of(run: RunSettings) -> tuple[dict[str, Any], dict[str, Any]]:
         "seed": run.key.seed,
         "method": run.kind,  # the algorithm, so that variants with equal settings share a run
         run.kind: algorithm,
-        "scoring": run.data.scoring,
-        **run.data.rewarding,
     }
+    settings |= {} if is_adapting else {"scoring": run.data.scoring, **run.data.rewarding}
     return settings, {name: train[name] for name in ENDS}
 
 

@@ -48,6 +48,20 @@ class RunSettings:
         phase = PHASES.get(self.key.method)
         return f"adapt.{phase}" if phase else f"method.{self.kind}"
 
+    def key_of(self, name: str) -> str:
+        """Return the key of params.yaml that decides a value of this run's section `train`."""
+        is_own = vars(self.algorithm.train)[name] is not None
+        return f"{self.section}.train.{name}" if is_own else f"train.{name}"
+
+    def reason_against_problems(self, count: int) -> str | None:
+        """Why a training split of so many problems is too small; None if it is not."""
+        if (size := self.train.prompts_per_collect) <= count:
+            return None
+        return (
+            f"{self.key_of('prompts_per_collect')}: {size} problems are more than the {count} of"
+            f" {self.key.task}'s training split; lower it, or prepare more"
+        )
+
     @property
     def reason_against_sampling(self) -> str | None:
         """Why the algorithm cannot learn from rollouts of section `sampling`; None if it can."""
@@ -77,10 +91,7 @@ class RunSettings:
     def reason_against_shards(self) -> str | None:
         """Why this run cannot train with a sharded base; None if it can."""
         if self.train.weights == "all":
-            return (
-                f"launch.shard: {self.key.method} trains all weights, and only a frozen base is"
-                " split"
-            )
+            return f"launch.shard: splits a frozen base, and {self.key.method} trains all weights"
         return None
 
 
@@ -92,13 +103,7 @@ def warmup_notes(run: RunSettings, settings: TrainConfig) -> list[str]:
         settings: its section `train` after `with_warmup`.
     """
     own, lines = run.algorithm.train, []
-    section = "train" if own.warmup_updates is None else f"{run.section}.train"
-    rate = "train" if own.learning_rate is None else f"{run.section}.train"
-    if (
-        settings.warmup_ratio is not None
-        and own.warmup_ratio is None
-        and own.warmup_updates is not None
-    ):
+    if None not in (settings.warmup_ratio, own.warmup_updates) and own.warmup_ratio is None:
         lines.append(
             f"train.warmup_ratio overrides {run.section}.train.warmup_updates"
             f" {own.warmup_updates}; set warmup_ratio there too, or to null here"
@@ -106,7 +111,7 @@ def warmup_notes(run: RunSettings, settings: TrainConfig) -> list[str]:
     if settings.warmup_updates >= settings.updates:
         lines.append(
             f"the warm-up takes {settings.warmup_updates} updates and the run {settings.updates}:"
-            f" {rate}.learning_rate is never reached; lower {section}.warmup_updates or"
-            " warmup_ratio"
+            f" {run.key_of('learning_rate')} is never reached; lower"
+            f" {run.key_of('warmup_updates')} or warmup_ratio"
         )
     return lines

@@ -53,11 +53,11 @@ class Sft:
         self.index = {problem.id: i for i, problem in enumerate(context.task.load("train"))}
         read = self._read(context.policy, config.traces) if config.traces else []
         self.held_out, every = None, config.held_out_every
-        if every and read:
+        if every and len(read) > 1:
             count = min(MOST, max(1, len(read) // SHARE))
             self.held_out = HeldOut(context, [self.pair(*pair) for pair in read[:count]], read[:1])
             read = read[count:]
-        elif every:
+        elif every and not read:
             problems = context.task.load("validation")[:MOST]
             solved = self.solved(context.policy, problems, "validation")
             self.held_out = HeldOut(context, [self.pair(*pair) for pair in solved], solved[:1])

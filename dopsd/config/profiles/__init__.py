@@ -129,10 +129,12 @@ def without_overrides(section: dict[str, Any]) -> dict[str, Any]:
 
 
 def shorten(raw: dict[str, Any], task: str, limit: int) -> None:
-    """Limit the problems of each split, and the updates of every method to section train's."""
+    """Limit the problems of each split, and the updates of every run to section train's."""
     for method in raw["method"].values():
         for key in ("updates", "checkpoint_every"):
             method["train"].pop(key, None)
+            raw["adapt"]["learn"]["train"][key] = raw["train"][key]
+    raw["adapt"]["learn"]["train"]["prompts_per_collect"] = limit
     raw["data"][task]["limit"] = limit
 
 

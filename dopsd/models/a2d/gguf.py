@@ -6,6 +6,7 @@ chat's. Written out here are Llama's tensors and SmolLM2's tokenizer; others are
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,14 +90,18 @@ class GgufFile:
         kind = (self["tokenizer.ggml.model"], self["tokenizer.ggml.pre"])
         if kind != TOKENIZER:
             raise self._fault(f"its tokenizer is {'/'.join(kind)}, and only {TOKENIZER[1]} is read")
+        scaling = "llama.rope.scaling.type"
+        if scaling in self.reader.fields and self[scaling] != "none":
+            raise self._fault(f"its {scaling} is {self[scaling]}, and none is read")
 
     def _name(self, name: str) -> str:
         """Return transformers' name of a tensor, such as blk.7.attn_q.weight."""
-        *layer, part, kind = name.split(".")
-        known = INSIDE.get(part) if layer else OUTSIDE.get(part)
-        if known is None or kind != "weight":
+        found = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.weight", name)
+        layer, part = found.groups() if found else (None, "")
+        known = (INSIDE if layer else OUTSIDE).get(part)
+        if known is None:
             raise self._fault(f"has the tensor {name}, which a Llama has not")
-        return f"model.layers.{layer[1]}.{known}.weight" if layer else f"{known}.weight"
+        return f"model.layers.{layer}.{known}.weight" if layer else f"{known}.weight"
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor in float32, by transformers' name."""
@@ -105,7 +110,10 @@ class GgufFile:
 
         found = self.tensors[name]
         shape = tuple(int(size) for size in reversed(found.shape))
-        values = np.array(dequantize(found.data, found.tensor_type), np.float32).reshape(shape)
+        try:
+            values = np.array(dequantize(found.data, found.tensor_type), np.float32).reshape(shape)
+        except NotImplementedError as error:
+            raise self._fault(f"{name} is {found.tensor_type.name}, which is not read") from error
         heads = {"q_proj": "head_count", "k_proj": "head_count_kv"}.get(name.split(".")[-2])
         tensor = torch.from_numpy(np.ascontiguousarray(values))
         return in_halves(tensor, self[f"llama.attention.{heads}"]) if heads else tensor

@@ -22,13 +22,8 @@ from dopsd.pipeline.checkpoints.export import write_merged
 from dopsd.tasks.common.sources import read_rows
 from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.registry import load_task
-from dopsd.training.checkpoint import drop_state
-from dopsd.training.pretraining.adapt import (
-    converted_folder,
-    form_of,
-    last_checkpoint,
-    require_converted,
-)
+from dopsd.training.checkpoint import drop_state, folders
+from dopsd.training.pretraining.adapt import converted_folder, form_of, require_converted
 from dopsd.training.resume import is_done
 from dopsd.training.run_identity import code_of, scratch_folder, settings_of
 from dopsd.training.run_settings import PHASES
@@ -62,6 +57,7 @@ def begin(params: Params, task: str) -> list[RunKey]:
     require_converted(params.adapt)
     out = Path(params.model.path)
     if is_made(params, task):
+        _tidy(params, task)
         log(f"adapt: {out} is up to date")
         return []
     if out.exists():
@@ -170,15 +166,13 @@ def announce(params: Params, key: RunKey) -> None:
 
 
 def finish(params: Params, task: str) -> None:
-    """Write the trained model to `model.path`, in place of an earlier one.
-
-    Runs that no longer one could continue keep their checkpoints, and not their optimizer's.
-    """
+    """Write the trained model to `model.path`, in place of an earlier one."""
     run = params.run(task, params.adapt.phases[-1], params.adapt.seed)
     out = Path(params.model.path)
     new = out.with_name(f".{out.name}.new")
     shutil.rmtree(new, ignore_errors=True)
-    write_merged(run.model, last_checkpoint(run), new, params.adapt.dtype)
+    last = folders(scratch_folder(run))[-1]  # a phase may end early
+    write_merged(run.model, last, new, params.adapt.dtype)
     files = {path.name: sha256(path) for path in sorted(new.iterdir())}
     write_json(new / ADAPTED, recipe_of(params, task) | {"files": files})
     old = out.with_name(f".{out.name}.old")
@@ -186,8 +180,17 @@ def finish(params: Params, task: str) -> None:
     if out.exists():
         out.rename(old)
     new.rename(out)
-    shutil.rmtree(old, ignore_errors=True)
+    _tidy(params, task)
     log(f"adapt: {out} is the base")
+
+
+def _tidy(params: Params, task: str) -> None:
+    """Remove what a finished base needs no more: the base that it replaced, optimizer states.
+
+    Runs that no longer one could continue keep their checkpoints, and not their optimizer's.
+    """
+    out = Path(params.model.path)
+    shutil.rmtree(out.with_name(f".{out.name}.old"), ignore_errors=True)
     for name in params.adapt.phases:
         run = params.run(task, name, params.adapt.seed)
         if "updates" in settings_of(run)[0]["train"]:  # of this length alone
@@ -205,11 +208,8 @@ def recipe_of(params: Params, task: str) -> dict[str, Any]:
 
 def _other_settings(params: Params, task: str) -> str:
     """Return in words what of a base's record is not that of the settings; empty if nothing is."""
-    out, recipe = Path(params.model.path), recipe_of(params, task)
-    record, names = (
-        object_in(out / ADAPTED),
-        {"run": "settings or data", "distill": "adapt.distill"},
-    )
+    record, recipe = object_in(Path(params.model.path) / ADAPTED), recipe_of(params, task)
+    names = {"run": "settings or data", "distill": "adapt.distill"}
     keys = sorted(recipe.keys() | record.keys() - {"files"})
     return " and ".join(names.get(k, k) for k in keys if recipe.get(k) != record.get(k))
 

@@ -48,6 +48,7 @@ LEARNING = TrainOverrides(
     updates=500,
     checkpoint_every=100,
     prompts_per_collect=64,
+    reuse=1,
     learning_rate=2e-4,
     schedule="cosine",
     warmup_updates=20,

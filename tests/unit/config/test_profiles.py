@@ -95,6 +95,16 @@ def test_a_small_base_samples_and_evaluates_more_texts_at_once(base: str, hardwa
     assert [raw["sampling"]["batch_size"], *sizes] == [size] * 3
 
 
+def test_the_small_preset_adapts_with_the_problems_that_it_leaves():
+    raw = profiles.resolve("smollm2-135m-countdown", "small", "cpu")
+    train, learn = raw["train"], raw["adapt"]["learn"]["train"]
+    assert (learn["updates"], learn["checkpoint_every"]) == (
+        train["updates"],
+        train["checkpoint_every"],
+    )
+    assert learn["prompts_per_collect"] <= raw["data"]["countdown"]["limit"]
+
+
 @pytest.fixture
 def embedded(tmp_path, monkeypatch) -> str:
     """A folder with the shipped params.yaml, and its text."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from autoregressive_toys import CHATML, autoregressive, save_source, write_gguf
-from gguf import GGUFReader, dequantize
+from gguf import GGMLQuantizationType, GGUFReader, RopeScalingType, dequantize
 from safetensors.torch import load_file
 from toys import rewrite
 from transformers import AutoTokenizer, LlamaForCausalLM
@@ -128,6 +128,27 @@ def test_what_is_not_computed_is_refused(changes: dict, expected: str, tmp_path:
     rewrite(tmp_path / "source/config.json", **changes)
     with pytest.raises(DopsdError, match=expected):
         convert(tmp_path / "source", tmp_path / "out", SHIFTED)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("also", "expected"),
+    [
+        (lambda w: w.add_rope_scaling_type(RopeScalingType.LINEAR), "scaling.type is linear"),
+        (lambda w: w.add_tensor("odd", np.zeros(1, np.float32)), "has the tensor odd, which"),
+        (lambda w: w.add_tensor("a.attn_q.weight", np.zeros(1, np.float32)), "tensor a.attn_q"),
+        (
+            lambda w: w.add_tensor(
+                "output.weight", np.zeros((261, 40), np.uint8), raw_dtype=GGMLQuantizationType.Q8_1
+            ),
+            "lm_head.weight is Q8_1, which is not read",
+        ),
+    ],
+)
+def test_what_is_not_read_of_a_gguf_file_is_refused(also, expected: str, tmp_path: Path):
+    write_gguf(tmp_path / "toy.gguf", autoregressive("llama", 261), also)
+    with pytest.raises(DopsdError, match=expected):
+        convert(tmp_path / "toy.gguf", tmp_path / "out", Form(1, "<empty_output>", torch.float32))
     assert not (tmp_path / "out").exists()
 
 

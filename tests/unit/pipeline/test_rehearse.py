@@ -73,7 +73,11 @@ def test_a_base_of_unknown_size_is_rehearsed_without_an_estimate(monkeypatch, tm
 @pytest.mark.full
 def test_the_making_of_a_base_is_estimated_and_rehearsed(project, capfd):
     save_source(Path("models/toy-ar"), "llama")
+    chats = Path("data/external/chats.jsonl")
+    chats.parent.mkdir(exist_ok=True)
+    chats.write_text((json.dumps({"question": "1", "response": "1" * 39}) + "\n") * 3)
     write_params(
+        adapt__learn={"traces": {"path": str(chats)}},
         adapt__tasks=["sudoku"],
         adapt__source="models/toy-ar",
         adapt__distill={"train": {"updates": 50}},

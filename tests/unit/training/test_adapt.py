@@ -21,6 +21,7 @@ from dopsd.config.loading import load_params
 from dopsd.core.fingerprint import sha256
 from dopsd.core.tables import read_table
 from dopsd.models.registry import read_config
+from dopsd.pipeline.stages import adapt as stage
 from dopsd.training.pretraining.adapt import require_converted
 from dopsd.training.run_identity import scratch_folder
 from dopsd.training.run_settings import ADAPTING, DISTILLING
@@ -77,8 +78,9 @@ def test_a_base_is_made_once_and_again_if_settings_change(source, capsys):
     new = load_file(BASE / "model.safetensors")
     assert old.keys() == new.keys() and all((old[n] != new[n]).any() for n in old)
     capsys.readouterr()
-    assert main(["adapt"]) == 0
-    assert "adapt: models/adapted is up to date" in capsys.readouterr().err
+    assert main(["adapt"]) == main(["estimate"]) == 0
+    out, err = capsys.readouterr()
+    assert "adapt: models/adapted is up to date" in err and " adapting" not in out
     write(learning_rate=1e-3)
     assert main(["check"]) == 0
     said = capsys.readouterr().out
@@ -145,7 +147,17 @@ def test_two_ranks_learn_what_one_learns(source):
         ({"model__path": "base/sudoku"}, "model.path: base/sudoku: folders in base/"),
         ({"model__block_size": 4}, r"blocks \(model.block_size\) need 0"),
         ({"pretrain__tasks": ["sudoku"]}, "sudoku is in pretrain.tasks too"),
+        ({"data__sudoku__model": {"block_size": 4}}, r"blocks \(model.block_size\) need 0"),
         ({"adapt__source": "models/none"}, "adapt.source: models/none"),
+        ({"adapt__learn": {"train": {"reuse": 2}}}, "adapt.learn.train.reuse: set 1"),
+        (
+            {"train__prompts_per_collect": 8, "launch__processes": 8},
+            "at most train.prompts_per_collect of sft-adapt",
+        ),
+        (
+            {"adapt__learn": {"train": {"prompts_per_collect": 999}}},
+            r"adapt.learn.train.prompts_per_collect: 999 problems are more than the \d+ of sudoku",
+        ),
     ],
 )
 def test_settings_that_make_no_base_are_refused(source, changes, expected, capfd):
@@ -255,12 +267,40 @@ def test_the_names_of_its_runs_are_no_variants(project, capsys):
 
 def test_other_rollouts_do_not_make_the_base_anew(source, capsys):
     assert main(["adapt"]) == 0
-    write({"sampling__steps": 10, "sampling__order": "entropy", "matrix__methods": ["sft"]})
+    others = {"sampling__steps": 10, "sampling__order": "entropy", "matrix__methods": ["sft"]}
+    write(others | {"train__stop_on_collapse": True})
     assert main(["adapt"]) == 0
     assert "is up to date" in capsys.readouterr().err.splitlines()[-1]
     write({"sampling__gen_length": 48, "sampling__steps": 12})
     assert main(["adapt"]) == 0
     assert "making it anew" in capsys.readouterr().err
+    write({"model__quantization": "nf4", "model__dtype": "bfloat16"})  # of adapters' frozen base
+    assert load_params().run("sudoku", ADAPTING, 0).model.quantization == "none"
+
+
+def test_a_kill_after_the_base_is_there_leaves_nothing_to_remove(source, monkeypatch):
+    assert main(["adapt"]) == 0
+    write(learning_rate=1e-3)
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(stage, "drop_state", lambda scratch: (_ for _ in ()).throw(SystemExit(9)))
+        main(["adapt"])
+    assert list(Path("work").glob("train-*/step-*/trainer*"))
+    assert main(["adapt"]) == 0
+    assert not list(Path("work").glob("train-*/step-*/trainer*"))
+    assert [path.name for path in BASE.parent.glob(".*")] == []
+
+
+def test_a_phase_that_ends_early_ends_in_a_base(source, monkeypatch):
+    write(DISTILL)
+    starved = property(lambda self: self.policy.teacher_attention == "causal" and self.update == 2)
+    monkeypatch.setattr(Trainer, "_is_starved", starved)
+    monkeypatch.setattr(Trainer, "_give_up", lambda self: None)
+    assert main(["adapt"]) == 0
+    run = load_params().run("sudoku", DISTILLING, 0)
+    last = load_file(scratch_folder(run) / "step-000002/model.safetensors")
+    base = load_file(BASE / "model.safetensors")
+    assert all(torch.equal(base[name], last[name]) for name in base)
+    assert main(["adapt"]) == 0
 
 
 def test_an_edited_base_is_kept_and_a_removed_one_is_written_again(source, capsys):
