@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import command, set_argument
+from dopsd.config.consistency import every_run
 from dopsd.config.loading import load_params
 from dopsd.config.named_files import missing_files, start_faults
 from dopsd.config.params import Params
@@ -224,7 +225,7 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     from dopsd.pipeline.stages.prepare import changed_since
 
     tasks = params.matrix.tasks
-    runs, notes = list(params.runs), [n for t in tasks if (n := changed_since(params, t))]
+    runs, notes = every_run(params), [n for t in tasks if (n := changed_since(params, t))]
     if params.adapt.tasks:
         from dopsd.pipeline.stages import adapt
 
@@ -232,11 +233,11 @@ def _check(a: argparse.Namespace, params: Params) -> None:
         notes += adapt.check(params, task)
         if data_files(task, "train")[0].is_file():
             runs += [params.run(task, name, seed) for name in params.adapt.phases]
-    files = {t: data_files(t, "train")[0] for t in tasks if not changed_since(params, t)}
+    files = {task: data_files(task, "train")[0] for task in tasks}
     counts = {t: len(f.read_bytes().splitlines()) for t, f in files.items() if f.is_file()}
     for run in runs:
         if fault := run.reason_against_problems(counts.get(run.key.task, LARGEST)):
-            raise DopsdError(f"{path}: {fault}", code=Code.MISFIT)
+            notes.append(fault)  # no error: the next prepare may make more
         notes += warmup_notes(run, run.train) if run.train.warmup_ratio is None else []
     for note in dict.fromkeys(notes):
         print(f"{path}: note: {note}")

@@ -161,7 +161,8 @@ class Params(Section):
         if method in PHASES:
             own = {"path": str(converted_folder(self.adapt)), "quantization": "none"}
             model = model.model_copy(update=own)
-            train = train.model_copy(update={"start_from": None, "reference": "base"})
+            fixed = {"start_from": None, "reference": "base", "stop_on_collapse": False}
+            train = train.model_copy(update=fixed)
         if method == DISTILLING:
             learnt = last_checkpoint(self.run(task, ADAPTING, seed))
             train = train.model_copy(update={"start_from": str(learnt)})

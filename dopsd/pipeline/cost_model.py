@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.config import AlgorithmConfig, Forwards, SelectingConfig, kind_of
 from dopsd.algorithms.sft.config import MOST, RATIOS, SftConfig
-from dopsd.core.paths import ADAPTED
 from dopsd.pipeline.memory_model import memory
 from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.tasks.common.storage import DATA
@@ -124,7 +122,9 @@ def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
 
 def _adapting(params: Params, config: DenoiserConfig, facts: Facts) -> float:
     """Return the operations of `dopsd adapt`, which trains all weights; 0 if the base is there."""
-    if not params.adapt.tasks or (Path(params.model.path) / ADAPTED).is_file():
+    from dopsd.pipeline.stages.adapt import is_made
+
+    if not params.adapt.tasks or is_made(params, params.adapt.tasks[0]):
         return 0.0
     shape, total = Shape(config, 0), 0.0
     for name in params.adapt.phases:

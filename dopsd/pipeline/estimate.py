@@ -226,9 +226,9 @@ def base_size(full: Params, task: str) -> DenoiserConfig:
     model, adapt = full.model_of(task), full.adapt
     if not adapt.tasks or (Path(model.path) / "config.json").is_file():
         return size_of(model)
-    from dopsd.models.a2d.convert import converted_config
+    from dopsd.models.a2d.convert import converted_parts
 
-    config = converted_config(Path(adapt.source or ""), form_of(adapt))
+    config = converted_parts(Path(adapt.source or ""), form_of(adapt))[0]
     config.block_size = model.block_size
     return config
 

@@ -59,7 +59,7 @@ class RunSettings:
             return None
         return (
             f"{self.key_of('prompts_per_collect')}: {size} problems are more than the {count} of"
-            f" {self.key.task}'s training split; lower it, or prepare more"
+            f" {self.key.task}'s training split ({self.key.method}); lower it, or prepare more"
         )
 
     @property

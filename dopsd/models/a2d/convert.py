@@ -104,15 +104,6 @@ def convert(path: Path, out: Path, form: Form) -> int:
     return count
 
 
-def converted_config(path: Path, form: Form) -> DenoiserConfig:
-    """Return the config that `convert` would write, without reading weights.
-
-    Raises:
-        DopsdError: as `convert` does.
-    """
-    return converted_parts(path, form)[0]
-
-
 def converted_parts(path: Path, form: Form) -> tuple[DenoiserConfig, PreTrainedTokenizerBase]:
     """Return config and tokenizer that `convert` would write, without reading weights.
 
@@ -189,9 +180,6 @@ def _of_folder(path: Path, raw: dict[str, Any]) -> Source:
             code=Code.TOKENIZER,
         ) from error
 
-    def tensor(name: str) -> Tensor:
-        return read_tensor(files[name], name)
-
     if tokenizer.chat_template is None:
         raise DopsdError(
             f"{path}: the tokenizer has no chat template, by which prompts are written; add"
@@ -206,7 +194,7 @@ def _of_folder(path: Path, raw: dict[str, Any]) -> Source:
     if raw.get("tie_word_embeddings"):
         shapes.pop(HEAD, None)  # some files hold the embedding twice
     raw = {"tie_word_embeddings": False} | raw
-    return Source(path, raw, shapes, tensor, tokenizer)
+    return Source(path, raw, shapes, lambda name: read_tensor(files[name], name), tokenizer)
 
 
 def _config(source: Source, form: Form) -> dict[str, Any]:

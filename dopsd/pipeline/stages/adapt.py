@@ -22,8 +22,13 @@ from dopsd.pipeline.checkpoints.export import write_merged
 from dopsd.tasks.common.sources import read_rows
 from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.registry import load_task
-from dopsd.training.checkpoint import drop_state, folders
-from dopsd.training.pretraining.adapt import converted_folder, form_of, require_converted
+from dopsd.training.checkpoint import drop_state, folders, update_of
+from dopsd.training.pretraining.adapt import (
+    converted_folder,
+    form_of,
+    last_checkpoint,
+    require_converted,
+)
 from dopsd.training.resume import is_done
 from dopsd.training.run_identity import code_of, scratch_folder, settings_of
 from dopsd.training.run_settings import PHASES
@@ -51,7 +56,10 @@ def begin(params: Params, task: str) -> list[RunKey]:
             code=Code.CONTRADICTION,
         )
     require_own(params)
-    load_task(task, params.data.tasks[task]).load("train")  # before the conversion takes minutes
+    problems = load_task(task, params.data.tasks[task]).load("train")
+    runs = [params.run(task, name, params.adapt.seed) for name in params.adapt.phases]
+    if faults := [f for run in runs if (f := run.reason_against_problems(len(problems)))]:
+        raise DopsdError(faults[0], code=Code.MISFIT)  # before the conversion takes minutes
     source = read_source(Path(params.adapt.source or ""))
     _own_responses(params, source.raw["max_position_embeddings"])
     require_converted(params.adapt)
@@ -62,7 +70,7 @@ def begin(params: Params, task: str) -> list[RunKey]:
         return []
     if out.exists():
         log(f"adapt: {out} is of other {_other_settings(params, task)}: making it anew")
-    return [RunKey(task, name, params.adapt.seed) for name in params.adapt.phases]
+    return [run.key for run in runs]
 
 
 def require_own(params: Params) -> None:
@@ -181,18 +189,17 @@ def finish(params: Params, task: str) -> None:
         out.rename(old)
     new.rename(out)
     _tidy(params, task)
-    log(f"adapt: {out} is the base")
+    log(f"adapt: {out} is the base, after {update_of(last)} updates of {run.kind}")
 
 
 def _tidy(params: Params, task: str) -> None:
-    """Remove what a finished base needs no more: the base that it replaced, optimizer states.
-
-    Runs that no longer one could continue keep their checkpoints, and not their optimizer's.
-    """
+    """Remove the base that was replaced, and optimizer states that only a longer run would use."""
     out = Path(params.model.path)
     shutil.rmtree(out.with_name(f".{out.name}.old"), ignore_errors=True)
     for name in params.adapt.phases:
         run = params.run(task, name, params.adapt.seed)
+        if not last_checkpoint(run).is_dir():
+            break  # trained elsewhere, or ended early: continued again, it ends where it did
         if "updates" in settings_of(run)[0]["train"]:  # of this length alone
             drop_state(scratch_folder(run))
 
@@ -216,5 +223,7 @@ def _other_settings(params: Params, task: str) -> str:
 
 def is_made(params: Params, task: str) -> bool:
     """Return whether `model.path` is what these settings make; `require_own` checks its files."""
-    record, recipe = object_in(Path(params.model.path) / ADAPTED), recipe_of(params, task)
-    return bool(record.get("files")) and record == recipe | {"files": record["files"]}
+    record = object_in(Path(params.model.path) / ADAPTED)
+    if not record.get("files") or not all(map(Path.is_file, data_files(task, "train"))):
+        return False
+    return record == recipe_of(params, task) | {"files": record["files"]}

@@ -15,7 +15,7 @@ from toys import rewrite
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from dopsd.core.errors import DopsdError
-from dopsd.models.a2d.convert import Form, convert, converted_config
+from dopsd.models.a2d.convert import Form, convert, converted_parts
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import load_policy
 from dopsd.models.registry import read_config
@@ -165,7 +165,7 @@ def test_a_mask_that_is_in_use_is_refused(mask: str, tmp_path: Path):
     with pytest.raises(
         DopsdError, match=r"is .*; name a special token in reserve \(.*<\|mdm_mask"
     ) as e:
-        converted_config(tmp_path / "source", Form(1, mask, torch.float32))
+        converted_parts(tmp_path / "source", Form(1, mask, torch.float32))
     assert ("an ordinary token" in str(e.value)) == (mask == "7")
 
 

@@ -189,6 +189,9 @@ def test_check_says_what_one_may_not_expect_of_adapting(source, capsys):
     assert "change the rows or method.sft.length, for `dopsd adapt` adapt.learn.length" in (
         capsys.readouterr().err
     )
+    write({"adapt__learn": {"train": {"prompts_per_collect": 999}}})
+    assert main(["check"]) == 0
+    assert "note: adapt.learn.train.prompts_per_collect: 999 problems" in capsys.readouterr().out
     write({"adapt__tasks": []})
     assert main(["check"]) == 2
     assert "`dopsd adapt` makes it of adapt.source once adapt.tasks" in capsys.readouterr().err
@@ -274,8 +277,11 @@ def test_other_rollouts_do_not_make_the_base_anew(source, capsys):
     write({"sampling__gen_length": 48, "sampling__steps": 12})
     assert main(["adapt"]) == 0
     assert "making it anew" in capsys.readouterr().err
-    write({"model__quantization": "nf4", "model__dtype": "bfloat16"})  # of adapters' frozen base
-    assert load_params().run("sudoku", ADAPTING, 0).model.quantization == "none"
+    frozen = {"model__quantization": "nf4", "model__dtype": "bfloat16"}  # of adapters' base
+    write(DISTILL | frozen | {"train__stop_on_collapse": True})
+    for name in (ADAPTING, DISTILLING):
+        run = load_params().run("sudoku", name, 0)
+        assert run.model.quantization == "none" and not run.train.stop_on_collapse
 
 
 def test_a_kill_after_the_base_is_there_leaves_nothing_to_remove(source, monkeypatch):
@@ -300,7 +306,11 @@ def test_a_phase_that_ends_early_ends_in_a_base(source, monkeypatch):
     last = load_file(scratch_folder(run) / "step-000002/model.safetensors")
     base = load_file(BASE / "model.safetensors")
     assert all(torch.equal(base[name], last[name]) for name in base)
-    assert main(["adapt"]) == 0
+    base_file = sha256(BASE / "model.safetensors")
+    shutil.rmtree(BASE)
+    monkeypatch.setattr(Trainer, "step", None)
+    assert main(["adapt"]) == 0  # from where it ended
+    assert sha256(BASE / "model.safetensors") == base_file
 
 
 def test_an_edited_base_is_kept_and_a_removed_one_is_written_again(source, capsys):
