@@ -114,7 +114,7 @@ def require_base(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         raise DopsdError(
             f"model.path: no config.json in {folder} (from {Path.cwd()}); download the checkpoint"
-            " to that folder, or run `dopsd pretrain` for the embedded base",
+            " to that folder, or make it: `dopsd pretrain`, or `dopsd adapt`",
             code=Code.NO_MODEL,
         )
 

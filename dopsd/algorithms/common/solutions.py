@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dopsd.models.policy import Policy
 
 Chat = list[dict[str, str]]
+ROLES = ("system", "user", "assistant")
 
 
 def chat_of(row: Row) -> tuple[Chat, str]:
@@ -38,13 +39,13 @@ def chat_of(row: Row) -> tuple[Chat, str]:
         question = text_of(row, "question")
         return [{"role": "user", "content": question}], text_of(row, "response")
     is_chat = isinstance(messages, list) and all(
-        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)
+        isinstance(m, dict) and m.get("role") in ROLES and isinstance(m.get("content"), str)
         for m in messages
     )
     if not is_chat or len(messages) < 2 or messages[-1]["role"] != "assistant":  # noqa: PLR2004  # a question and its answer
         raise DopsdError(
-            f"{row.place}: expected messages [{{role, content}}, ...] that end with the"
-            f" assistant's, found {str(messages)[:60]}",
+            f"{row.place}: expected messages [{{role, content}}, ...] of {', '.join(ROLES)} that"
+            f" end with the assistant's, found {str(messages)[:60]}",
             code=Code.SOURCE_ROW,
         )
     *chat, last = [

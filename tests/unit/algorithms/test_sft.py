@@ -178,9 +178,11 @@ def test_chats_are_learnt_as_their_last_answer(project):
     assert prompt.endswith("<|user|>1<|assistant|>2<|user|>3<|assistant|>")
     loop, batch = collected(traces={"path": TRACES}, length=8, held_out_every=1)  # of one none
     assert {loop.policy.text.decode(row) for row in batch.targets} == {"45"}
-    traces_file().write_text(json.dumps({"id": 1, "messages": chat[:1]}) + "\n")
-    with pytest.raises(DopsdError, match=r"traces.jsonl:1: expected messages .* assistant's"):
-        collected(traces={"path": TRACES}, length=8)
+    other = {"id": 2, "messages": [{"role": "usr", "content": "1"}, chat[1]]}
+    for row in ({"id": 1, "messages": chat[:1]}, other):
+        traces_file().write_text(json.dumps(row) + "\n")
+        with pytest.raises(DopsdError, match=r"traces.jsonl:1: expected messages .* assistant's"):
+            collected(traces={"path": TRACES}, length=8)
 
 
 def test_texts_that_are_not_learnt_are_looked_at(project, capsys):
