@@ -2,7 +2,7 @@
 
     python -m benchmarks.tournament.make make|test PLAN RUN
 
-RUN has the fields of the run as JSON. `make` trains until both budgets are used up, and scores the
+RUN has the fields of the run as JSON. `make` trains until its budgets are used up, and scores the
 checkpoints on validation; `test` scores the chosen ones on test.
 """
 
@@ -69,7 +69,7 @@ def test(run: Run) -> None:
 
 
 def make(run: Run) -> None:
-    """Train until both budgets are used up, score the checkpoints, and write the result.
+    """Train until the budgets are used up, score the checkpoints, and write the result.
 
     Raises:
         DopsdError: if the run cannot learn, or was stopped by a signal.
@@ -98,7 +98,7 @@ def make(run: Run) -> None:
 def further_updates(
     run: Run, updates: int, costs: dict[int, Costs], most: float | None = None
 ) -> int:
-    """Return how many updates the run needs to use up both budgets, as far as is known.
+    """Return how many updates the run needs to use up its budgets, as far as is known.
 
     Args:
         run: the run.

@@ -65,7 +65,7 @@ class Plan(Section):
     entries: dict[PlainName, Entry] = Field(min_length=1)
     own: str  # the entry that claims are about
     tokens: Count  # sampled tokens of a run, the first budget
-    seconds: Positive  # CPU seconds of training with one thread, the second budget
+    seconds: Positive | None = None  # CPU seconds of training, one thread; null: tokens alone
     most_updates: Count = 300  # a run ends here, though a budget is left
     seeds: list[Natural] = Field([0, 1, 2], min_length=1)
     more_seeds: list[Natural] = Field([3, 4])  # of the `best` entries
@@ -96,6 +96,11 @@ class Plan(Section):
         if len(set(seeds)) < len(seeds):
             raise ValueError("seeds, more_seeds and tuning.seed: expected each seed once")
         return self
+
+    @property
+    def budgets(self) -> dict[str, str]:
+        """The cost that each budget limits, by the budget's name."""
+        return {"tokens": "tokens"} | ({"seconds": "cpu_seconds"} if self.seconds else {})
 
     def method_of(self, entry: str) -> str:
         """Return the section of params.yaml that an entry changes."""

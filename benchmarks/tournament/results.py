@@ -9,7 +9,6 @@ from typing import Any
 
 from benchmarks.tournament.plan import Plan
 from benchmarks.tournament.runs import (
-    BUDGETS,
     PARAMS,
     RUN,
     SWITCH,
@@ -126,7 +125,7 @@ def _entry(plan: Plan, entry: str) -> dict[str, Any]:
 
 def _run(run: Run) -> dict[str, Any]:
     result, tested = run.result or {}, run.tested
-    chosen: dict[str, Any] = dict.fromkeys(BUDGETS)
+    chosen: dict[str, Any] = dict.fromkeys(run.plan.budgets)
     for budget, row in run.chosen.items():
         if row:
             report = tested["budgets"][budget] if tested else {"accuracy": None, "interval": None}
@@ -188,7 +187,7 @@ def _missing(plan: Plan, task: str, entry: str, runs: list[Run]) -> list[str]:
         )
     elif not runs and all(run.result for run in tuned):
         warnings.append(f"{name}: no checkpoint of the tuning runs is within a budget.")
-    for budget in BUDGETS:
+    for budget in plan.budgets:
         if empty := sum(not run.chosen[budget] for run in runs):
             warnings.append(
                 f"{name}: {empty} of {len(runs)} runs have no checkpoint within the budget of"
@@ -206,7 +205,7 @@ def _limits(plan: Plan, task: str, entry: str, runs: list[Run]) -> list[str]:
     if ends := [r["ended"] for r in results if r["ended"] and not _is_used(plan, r["curve"][-1])]:
         why = f"at {plan.most_updates} updates" if ends[0] == "most_updates" else ends[0]
         warnings.append(
-            f"{name}: {len(ends)} of {len(runs)} runs ended before both budgets were used: {why}."
+            f"{name}: {len(ends)} of {len(runs)} runs ended before every budget was used: {why}."
         )
     last = [(r["curve"][0]["accuracy"], r["curve"][-1]["accuracy"]) for r in results]
     if fallen := [end for base, end in last if end < base - plan.gain]:
@@ -222,8 +221,8 @@ def _limits(plan: Plan, task: str, entry: str, runs: list[Run]) -> list[str]:
 
 
 def _is_used(plan: Plan, last: dict[str, Any]) -> bool:
-    """Return whether a run had used both budgets at its last checkpoint."""
-    return bool(last["tokens"] >= plan.tokens and last["cpu_seconds"] >= plan.seconds)
+    """Return whether a run had used every budget at its last checkpoint."""
+    return all(last[cost] >= vars(plan)[budget] for budget, cost in plan.budgets.items())
 
 
 def markdown(results: dict[str, Any]) -> str:

@@ -27,7 +27,6 @@ RESULT = "tournament.json"  # in a run's folder
 TESTED = "tournament_test.json"  # beside it
 FAILED = "tournament_failed.json"  # beside it: why the run cannot be made
 TUNE, RUN, SWITCH, TEST = "tune", "run", "switch", "test"
-BUDGETS = {"tokens": "tokens", "seconds": "cpu_seconds"}  # the cost that each limits
 _decided: dict[str, dict[str, Any]] = {}  # what `Run.decided_by_files` returned
 
 
@@ -99,8 +98,7 @@ class Run:
     @property
     def limits(self) -> dict[str, float]:
         """The budgets of the run, by the cost that each limits."""
-        budgets = {"tokens": self.plan.tokens, "cpu_seconds": self.plan.seconds}
-        return {cost: budget * self.share for cost, budget in budgets.items()}
+        return {cost: vars(self.plan)[b] * self.share for b, cost in self.plan.budgets.items()}
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -179,7 +177,7 @@ class Run:
         """The best checkpoint on validation within each budget, the earliest of equal ones."""
         rows = [row for row in (self.result or {"curve": []})["curve"] if row["update"]]
         chosen = {}
-        for budget, cost in BUDGETS.items():
+        for budget, cost in self.plan.budgets.items():
             within = [row for row in rows if row[cost] <= self.limits[cost]]
             chosen[budget] = max(within, key=lambda row: row["accuracy"], default=None)
         return chosen
@@ -192,7 +190,7 @@ class Run:
     @property
     def best(self) -> float | None:
         """The best accuracy within the budget of tokens, else of seconds; None: in none."""
-        row = self.chosen["tokens"] or self.chosen["seconds"]
+        row = self.chosen["tokens"] or self.chosen.get("seconds")
         return row["accuracy"] if row else None
 
 
@@ -236,7 +234,7 @@ def leaders(plan: Plan, task: str) -> list[str]:
     knows as much as our own; and the best by the first budget until there are `best`. Ranks are the
     means over seeds of the chosen checkpoints on validation.
     """
-    rankings = {budget: ranking(plan, task, budget) for budget in BUDGETS}
+    rankings = {budget: ranking(plan, task, budget) for budget in plan.budgets}
     for entry in plan.entries:
         runs = finals(plan, task, entry, plan.seeds) or tuning(plan, task, entry)
         if not all(run.result or run.failure for run in runs):

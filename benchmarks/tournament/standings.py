@@ -12,7 +12,7 @@ from typing import Any
 from scipy.stats import t as student
 
 from benchmarks.tournament.plan import Plan
-from benchmarks.tournament.runs import BUDGETS, Run
+from benchmarks.tournament.runs import Run
 from dopsd.analysis.results import paired_over_seeds
 
 CLAIM_SEEDS = 5  # with fewer there is no claim
@@ -88,7 +88,7 @@ def standings(runs: Sequence[Run], resamples: int) -> Rows:
     Before the test, `test` and `over_base` are None, and validation decides the order.
     """
     groups: dict[tuple[str, str, str], list[Run]] = defaultdict(list)
-    for budget in BUDGETS:
+    for budget in runs[0].plan.budgets:
         for run in runs:
             if run.chosen[budget]:
                 groups[budget, run.task, run.entry].append(run)
@@ -111,7 +111,8 @@ def _standing(
     is_tested = len(tested) == len(runs)
     results = {seed: found["budgets"][budget] for seed, found in tested.items()}
     over_base = {seed: gaps(results[seed], tested[seed]["base"]) for seed in tested}
-    cost, limit, gain = BUDGETS[budget], runs[0].limits[BUDGETS[budget]], runs[0].plan.gain
+    plan, cost = runs[0].plan, runs[0].plan.budgets[budget]
+    limit, gain = runs[0].limits[cost], plan.gain
     curves = [run.result["curve"] for run in runs if run.result]
     within = [[row for row in curve if row[cost] <= limit] for curve in curves]
     costs = [row for curve in within if (row := reached(curve, gain))]
@@ -137,7 +138,7 @@ def pairs(runs: Sequence[Run], resamples: int) -> Rows:
     Seeds that both have are paired, and within them problems.
     """
     rows, own = [], runs[0].plan.own
-    for budget in BUDGETS:
+    for budget in runs[0].plan.budgets:
         tested: dict[tuple[str, str], dict[int, Any]] = defaultdict(dict)
         for run in runs:
             if (found := run.tested) and budget in found["budgets"]:
