@@ -105,7 +105,7 @@ def test_what_the_sampler_keeps_is_what_a_forward_of_each_state_finds(base: str,
         assert other.top_logps.shape == (24, 4)
 
 
-ALL = {"states": 0, "iterations": 2, "weight": "none", "group_size": 2, "top_k": 64}
+ALL = {"states": 0, "iterations": 2, "weight": "none", "group_size": 2, "top_k": 106}
 
 
 def jsd(p: torch.Tensor, q: torch.Tensor, beta: float = 0.5) -> torch.Tensor:
@@ -115,6 +115,27 @@ def jsd(p: torch.Tensor, q: torch.Tensor, beta: float = 0.5) -> torch.Tensor:
 
 def kl(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return (q * (q / p).log()).sum(-1)
+
+
+def bounded_reverse_kl(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    value = kl(q, p)
+    return value * min(1.0, 0.01 / value.item()) if value > 0 else value
+
+
+def jsd_of_three(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """Of the target's three likeliest tokens, and all others as one."""
+    top = q.topk(3).indices
+    p, q = (torch.cat([d[top], d.index_fill(0, top, 0.0).sum()[None]]) for d in (p, q))
+    return jsd(p, q)
+
+
+@pytest.fixture
+def doubles(monkeypatch: pytest.MonkeyPatch):
+    """All of it in float64, so that a difference is an error and no rounding."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 def seen(
@@ -146,9 +167,13 @@ def teachers(
         ({"target": "all_future", "divergence": "forward_kl", "teacher": "base"}, kl),
         ({"target": "commit", "teacher": "base"}, jsd),
         ({"reveal_ratio": 0.5}, jsd),
+        ({"divergence": "reverse_kl", "clip": 0.01}, bounded_reverse_kl),
+        ({"top_k": 3}, jsd_of_three),
+        ({"sampling__threshold": 0.3}, jsd),
+        ({"sampling__threshold": 0.3, "reveal_ratio": 0.5}, jsd),
     ],
 )
-def test_the_loss_by_hand(project, changes: dict, divergence):
+def test_the_loss_by_hand(project, doubles, changes: dict, divergence):
     """State by state, each forward alone: the sum over masked tokens, 1/T, 1/N."""
     kept: list[Rewarded] = []
     shown: dict[tuple[int, int], torch.Tensor] = {}  # by rollout and step
@@ -166,7 +191,11 @@ def test_the_loss_by_hand(project, changes: dict, divergence):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Temporal, "scale", remember)
         patch.setattr(temporal, "reveal", drawn)
-        loop, batch = collected("temporal", **ALL | changes)
+        loop = moved("temporal", **ALL | changes)
+        loop.policy.core.double()
+        while not loop.waiting:
+            loop.collect()
+    batch = loop.waiting[0][0]
     config, policy = loop.algorithm.config, loop.policy
     total = torch.zeros(())
     for item, teacher in zip(kept, [teachers(loop, item, shown) for item in kept], strict=True):
@@ -188,10 +217,10 @@ def test_the_loss_by_hand(project, changes: dict, divergence):
             shown.get((id(rollout), t), no).any() for t in times
         )
     found = loop.algorithm.loss(policy, batch)
-    assert found.total.item() == pytest.approx(total.item(), rel=1e-3) and total > 0.01
+    assert found.total.item() == pytest.approx(total.item(), rel=1e-6) and total > 0.01
     ours, theirs = (gradients(loop, loss) for loss in (found.total, total))
     gap = sum((ours[name] - theirs[name]).square().sum() for name in ours).sqrt()
-    assert gap <= 2e-3 * sum(value.square().sum() for value in theirs.values()).sqrt()
+    assert gap <= 1e-6 * sum(value.square().sum() for value in theirs.values()).sqrt()
 
 
 def test_a_token_at_its_own_commit_teaches_nothing_at_first(project):
