@@ -22,13 +22,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
     FlowRunFilterTags,
 )
-from prefect.client.schemas.objects import (
-    TERMINAL_STATES,
-    FlowRun,
-    State,
-    StateType,
-    WorkerStatus,
-)
+from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, State, StateType, WorkerStatus
 from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow
 from prefect.logging.loggers import flow_run_logger

@@ -31,8 +31,10 @@ def curve_protocols(
         steps = protocol.steps / point
         label = f"{name}-threshold{point}" if point < 1 else f"{name}-steps{steps:g}"
         change = {"threshold": point} if point < 1 else {"steps": int(steps)}
-        if point > 1 and steps != int(steps):
-            raise ValueError(f"evaluate.curve: {point:g} does not divide {protocol.steps} steps")
+        if point > 1 and (protocol.threshold or steps != int(steps)):
+            whose = ": those of a threshold" if protocol.threshold else ""
+            text = f"evaluate.curve: {point:g} does not divide {protocol.steps} steps{whose}"
+            raise ValueError(text)
         try:
             found[label] = EvalProtocol.model_validate(protocol.model_dump() | change)
         except ValidationError as error:

@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.models.backends import attention_of, check_kernels, kernels_of
-from dopsd.models.checkpoint_files import (
-    check_finite,
-    check_folder,
-    check_repeated,
-    file_tensors,
-)
+from dopsd.models.checkpoint_files import check_finite, check_folder, check_repeated, file_tensors
 from dopsd.models.device import keep_freed_memory
 from dopsd.models.registry import config_of, require_members
 

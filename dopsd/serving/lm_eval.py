@@ -10,7 +10,7 @@ then runs its command line, with all of its options.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -98,6 +98,13 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
         self.policy = load_policy(path, adapter, device, dtype, block_size=block_size)
         self.path, self.text = path, cast(ChatText, self.policy.text)
 
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
+    ) -> HarnessModel:
+        """Return the model; words of --model_args count before the command line's defaults."""
+        return cls(**((additional_config or {}) | arg_dict))
+
     @property
     def tokenizer_name(self) -> str:
         """The folder of the tokenizer, for the harness's caches."""
@@ -119,10 +126,12 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
     def generate_until(self, requests: list[Instance]) -> list[str]:
         """Return an answer to each context, up to its first stop text.
 
-        Lengths and steps are the protocol's; of the task, `until` and `temperature` count.
+        Lengths and steps are the protocol's; of the task, `until`, `temperature` and `do_sample`
+        count. A turn ends the answer too.
         """
         answers: dict[int, str] = {}
-        temperatures = [float(r.args[1].get("temperature") or 0.0) for r in requests]
+        kwargs = [r.args[1] for r in requests]
+        temperatures = [float(k.get("temperature") or 0) * k.get("do_sample", True) for k in kwargs]
         for temperature in sorted({*temperatures}):
             chosen = [i for i, other in enumerate(temperatures) if other == temperature]
             asked = [
@@ -134,7 +143,9 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
                 rollouts = denoise_all(self.policy, asked, plan, lambda n: progress.step(n))
             for i, rollout in zip(chosen, rollouts, strict=True):
                 answer = self.text.decode(rollout.completion_ids)
-                for stop in filter(None, _listed(requests[i].args[1].get("until"))):
+                until = kwargs[i].get("until") or []
+                stops = [until] if isinstance(until, str) else until
+                for stop in filter(None, [*stops, self.text.end_of_turn]):
                     answer = answer.partition(stop)[0]
                 answers[i] = answer
                 self.cache_hook.add_partial("generate_until", requests[i].args, answer)
@@ -224,10 +235,6 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
         requests = [GenerationRequest("0", 0, context, self._key(0))] if length else []
         rollouts = denoise_all(self.policy, requests, plan)
         return all(torch.equal(r.completion_ids[: len(target)], target) for r in rollouts)
-
-
-def _listed(stops: str | Sequence[str] | None) -> Iterator[str]:
-    yield from [stops] if isinstance(stops, str) else stops or []
 
 
 def main() -> None:

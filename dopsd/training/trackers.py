@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import WORK
 from dopsd.core.progress import log
+from dopsd.distributed.accelerate_group import by_first
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+    from accelerate.tracking import GeneralTracker
 
     from dopsd.core.paths import RunKey
 
@@ -40,40 +43,47 @@ def mirrored(
             " out",
             code=Code.PACKAGE_MISSING,
         )
-    if names and accelerator.is_main_process:
+
+    def start() -> None:
         accelerator.log_with = [*names]
         folder = WORK / "tensorboard" / f"{key.stage}-{scratch.name}"
         accelerator.project_configuration.logging_dir = str(folder)
+        os.environ.setdefault("WANDB_FINISH_TIMEOUT", "60")  # s, without a network at the end
         options = {"wandb": {"name": str(key), "dir": str(WORK)}, "trackio": {"name": str(key)}}
         try:
             accelerator.init_trackers(project.strip("/").replace("/", "-"), init_kwargs=options)
         except Exception as error:  # each library has errors of its own
-            _finish(accelerator)
+            _finish(accelerator, accelerator.trackers)
             raise DopsdError(
                 f"tracking.also: {', '.join(names)}: {' '.join(str(error).split())[:200]}; log in,"
                 " or set the tracker's offline mode (WANDB_MODE=offline), or leave it out",
                 code=Code.TRACKING_REFUSED,
             ) from error
         log(f"tracking: metrics go to {', '.join(names)} too, as {key}")
+
+    if names:
+        by_first(accelerator, start)
     try:
         yield
     finally:
-        _finish(accelerator)
+        _finish(accelerator, accelerator.trackers)
 
 
-def _finish(accelerator: Accelerator) -> None:
-    for tracker in accelerator.trackers:
+def _finish(accelerator: Accelerator, trackers: Sequence[GeneralTracker]) -> None:
+    for tracker in [*trackers]:
+        accelerator.trackers.remove(tracker)
         try:
             tracker.finish()
         except Exception as error:  # what was trained is there, whatever the tracker says
             log(f"warning: tracking.also: {' '.join(str(error).split())[:200]}")
-    accelerator.trackers = []
 
 
 def send(accelerator: Accelerator, row: dict[str, float], update: int) -> None:
-    """Send a row of the log to the trackers; one that fails ends the sending, not the run."""
-    try:
-        accelerator.log(row, step=update)
-    except Exception as error:
-        log(f"warning: tracking.also: {' '.join(str(error).split())[:200]}; nothing more is sent")
-        accelerator.trackers = []
+    """Send a row of the log to the trackers; nothing more goes to one that fails."""
+    for tracker in [*accelerator.trackers]:
+        try:
+            tracker.log(row, step=update)
+        except Exception as error:
+            why = " ".join(str(error).split())[:200]
+            log(f"warning: tracking.also: {tracker.name}: {why}; nothing more is sent there")
+            _finish(accelerator, [tracker])

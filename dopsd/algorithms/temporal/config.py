@@ -4,12 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from dopsd.algorithms.common.config import (
-    GROUPS,
-    Forwards,
-    IteratedGroupConfig,
-    TrainOverrides,
-)
+from dopsd.algorithms.common.config import GROUPS, Forwards, IteratedGroupConfig, TrainOverrides
 from dopsd.core.metrics import Metric
 from dopsd.core.settings import LARGEST, Count, Natural, Positive, Share
 from dopsd.models.config import AdapterConfig

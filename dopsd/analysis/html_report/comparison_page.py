@@ -8,21 +8,9 @@ from typing import TYPE_CHECKING, Any
 from dopsd.analysis.figures import METHODS
 from dopsd.analysis.html_report import comparison_text, words
 from dopsd.analysis.html_report.page import render
-from dopsd.analysis.html_report.run_charts import (
-    AXES,
-    Chart,
-    figure_of,
-    hover,
-    source_of,
-)
+from dopsd.analysis.html_report.run_charts import AXES, Chart, figure_of, hover, source_of
 from dopsd.analysis.results import Finished
-from dopsd.analysis.tables import (
-    chosen_on,
-    groups,
-    mean_curve,
-    paper_tables,
-    points_in_words,
-)
+from dopsd.analysis.tables import chosen_on, groups, mean_curve, paper_tables, points_in_words
 from dopsd.core.palette import drawing_colours
 from dopsd.core.statistics import gap, percent, within
 

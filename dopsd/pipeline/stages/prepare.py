@@ -18,13 +18,17 @@ RECORD = "prepared.json"  # beside the problems: of which settings they are
 
 
 def run(params: Params, task_name: str) -> None:
-    """Write <split>.jsonl for every split, and prompt.txt with the task's instructions.
-
-    The problems of the tasks of `evaluate.watch` are made too, where they are missing: no stage of
-    DVC makes those of a task that is not in the matrix.
-    """
+    """Write <split>.jsonl for every split, and prompt.txt with the task's instructions."""
     write_splits(load_task(task_name, params.data.tasks[task_name]))
     write_json(DATA / task_name / RECORD, _record(params, task_name))
+    make_watched(params)
+
+
+def make_watched(params: Params) -> None:
+    """Make the problems of the tasks of `evaluate.watch` where they are missing.
+
+    No stage of DVC makes those of a task that is not in the matrix, or brings them.
+    """
     for name in params.evaluate.watch:
         if name not in params.matrix.tasks and not (DATA / name / "test.jsonl").is_file():
             write_splits(load_task(name, params.data.tasks[name]))

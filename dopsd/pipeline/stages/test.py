@@ -21,6 +21,7 @@ from dopsd.models.backends import distinct
 from dopsd.models.checkpoint_files import base_digest
 from dopsd.pipeline.dvc.pruning import remove_unwanted
 from dopsd.pipeline.run.view import accuracy
+from dopsd.pipeline.stages.prepare import make_watched
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
 from dopsd.tasks.common.task import grid_values
@@ -40,6 +41,8 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     does not keep.
     """
     folder = run_folder(task_name, method_name, seed)
+    if is_main_rank():  # the others read them after scores that all make
+        make_watched(params)
     selection = read_json(folder / "best" / "select.json", "dopsd select")
     run_settings = params.run(task_name, method_name, seed)
     evaluator = Evaluator(params.evaluation(task_name, method_name), "test")

@@ -42,12 +42,15 @@ def test_answers_are_those_of_our_sampler_up_to_the_stop_text():
 
     harness = model()
     context = harness.apply_chat_template(CHAT)
+    greedy = {"until": [], "do_sample": False, "temperature": 1.0}  # as HF models read it
     whole, cut = harness.generate_until(
-        [asked(context, {"until": []}), asked(context, {"until": ["</answer>", "x"]})]
+        [asked(context, greedy), asked(context, {"until": ["</answer>", "x"]})]
     )
     (rollout,) = dopsd.sample(harness.policy, [CHAT[0]["content"]], dopsd.run_settings("embedded"))
     assert whole == harness.policy.text.decode(rollout.completion_ids)
     assert cut == whole.partition("</answer>")[0] != whole
+    harness.text.end_of_turn = "</answer>"  # as <|eot_id|> of LLaDA
+    assert harness.generate_until([asked(context, {"until": "x"})]) == [cut]
 
 
 def test_the_likelihood_of_one_token_is_exact_and_of_two_the_mean_over_all_masks():
@@ -94,10 +97,15 @@ def test_a_block_causal_base_scores_continuations_of_any_length():
 
 
 def test_a_protocol_runs_as_it_is_and_the_harness_may_begin_an_answer(project):
+    from dopsd.serving.lm_eval import HarnessModel
+
     changes = {"gen_length": 40, "block_length": 8, "steps": 20, "batch_size": 32}
     write_params(evaluate__protocols={"greedy": changes | {"prefill": "<reasoning>"}})
     harness = model(protocol="greedy", batch_size=1)  # 1 is what the harness assumes
     assert harness.protocol.batch_size == 32 and model(batch_size=4).protocol.batch_size == 4
+    words = {"path": str(ROOT / "base/sudoku"), "protocol": "greedy", "batch_size": 4}
+    created = HarnessModel.create_from_arg_obj(words, {"batch_size": 1, "device": None})
+    assert created.protocol.batch_size == 4
     begun = harness.apply_chat_template(CHAT) + "<reasoning>"
     turns = [*CHAT, {"role": "assistant", "content": "<reasoning>"}]
     assert harness.apply_chat_template(turns, add_generation_prompt=False) == begun

@@ -75,7 +75,7 @@ def test_tasks_that_are_not_trained_are_watched(finished, capsys, monkeypatch):
     few = {"train": 64, "validation": 8, "test": 8}
     write_params(evaluate__watch=["sudoku", "chains"], data__chains=few)
     monkeypatch.setattr(evaluator, "load_policy", Mock(wraps=load_policy))
-    assert main(["prepare"]) == main(["test"]) == main(["report"]) == 0
+    assert main(["test"]) == main(["report"]) == 0  # whose problems no stage had made yet
     assert evaluator.load_policy.call_count <= 1  # one model in memory, of the trained task
     tested = json.loads(Path("runs/sudoku/d_opsd/0/test/paired.json").read_text())
     assert [*tested["watched"]] == ["chains"] and tested["watched"]["chains"]["base"]["n"] == 8
@@ -96,12 +96,14 @@ def test_tasks_that_are_not_trained_are_watched(finished, capsys, monkeypatch):
     ("curve", "expected"),
     [
         ([8], "evaluate.curve: 8 does not divide 20 steps"),
+        ([2], "evaluate.curve: 2 does not divide 20 steps: those of a threshold"),
         ([10], "evaluate.curve: 10: steps 2 must be a multiple of the 5 blocks"),
         ([1.5], "expected a whole number from 2 on, or a threshold below 1"),
         ([2, 2], "curve"),
     ],
 )
 def test_points_that_do_not_fit_are_refused(project, curve: list, expected: str, capsys):
-    write_params(evaluate__curve=curve)
+    whose = {"evaluate__protocols__greedy__threshold": 0.9} if "of a threshold" in expected else {}
+    write_params(evaluate__curve=curve, **whose)
     assert main(["check"]) == 2
     assert expected in capsys.readouterr().err

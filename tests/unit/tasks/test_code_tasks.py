@@ -51,6 +51,10 @@ def scored(answer: str, prompt: str = "", tests: str = TESTS, **changes: object)
         ("import os\nos._exit(0)", 0.0),
         (ADD + "\nprint('passed ' + '0' * 32)\nraise SystemExit", 0.0),
         ("", 0.0),
+        (ADD + "\nif __name__ == '__main__':\n    print(add(int(input()), 1))", 1.0),
+        ("from __future__ import annotations\n" + ADD, 1.0),
+        ("import dataclasses\n@dataclasses.dataclass\nclass A:\n    a: 'int'\n" + ADD, 1.0),
+        ("def add(a, b):\n    return 0\nif 0:\\", 0.0),  # swallows no line of the tests
     ],
 )
 def test_a_program_scores_if_it_runs_to_the_end_of_the_tests(answer: str, expected: float):

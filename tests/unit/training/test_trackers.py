@@ -82,14 +82,19 @@ def test_a_tracker_that_is_not_installed_or_does_not_start_is_one_line(
 @pytest.mark.parametrize("when", ["log", "finish"])
 def test_a_tracker_that_fails_does_not_end_the_run(when: str, project: Path, monkeypatch, capsys):
     pytest.importorskip("tensorboard")
-    from accelerate.tracking import TensorBoardTracker
+    pytest.importorskip("trackio")
+    from accelerate.tracking import TensorBoardTracker, TrackioTracker
 
     def fails(self, *values, **more):
         raise OSError("No space left on device")
 
     monkeypatch.setattr(TensorBoardTracker, when, fails)
-    write_params(tracking__also=["tensorboard"], tracking__experiment="/Users/me")
+    sent: list[int] = []
+    monkeypatch.setattr(TrackioTracker, "start", lambda self: None)
+    monkeypatch.setattr(TrackioTracker, "log", lambda self, row, step, **more: sent.append(step))
+    monkeypatch.setattr(TrackioTracker, "finish", lambda self: None)
+    write_params(tracking__also=["tensorboard", "trackio"], tracking__experiment="/Users/me")
     assert main(["train"]) == 0
     said = capsys.readouterr().err
-    assert said.count("warning: tracking.also: No space left on device") == 1
+    assert said.count("No space left on device") == 1 and sent == [1, 2, 3, 4]
     assert Path("runs/sudoku/d_opsd/0/train.json").is_file()

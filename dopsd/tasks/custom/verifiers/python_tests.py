@@ -48,7 +48,8 @@ os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
 os.set_inheritable(pipe, False)
 os.write(pipe, b"1")
 try:
-    os.execv(sys.executable, [sys.executable, "-I", "-B", "/tmp/program.py"])
+    run = "exec(compile(open('/tmp/program.py', 'rb').read(), 'program', 'exec'), {})"
+    os.execv(sys.executable, [sys.executable, "-I", "-B", "-c", run])  # as HumanEval: no __main__
 except OSError:
     os.write(pipe, b"0")
 """
@@ -97,7 +98,7 @@ class PythonTests:
         passed = f"passed {secrets.token_hex(16)}".encode()
         end = f"__import__('os').write(1, {passed!r})"  # whatever the program did with print
         tests = _lines(cells[self.config.tests])
-        code = "\n".join([before, fenced[1] if fenced else answer, tests, end, ""])
+        code = "\n".join([before, fenced[1] if fenced else answer, "", tests, end, ""])
         output, status, fault = run_program(code, self.config.seconds, self.config.memory_mb)
         if fault:
             raise DopsdError(
@@ -130,7 +131,8 @@ def run_program(code: str, seconds: int, memory_mb: int) -> tuple[bytes, int | N
         What it wrote, up to LONGEST_OUTPUT bytes, its exit status (None: too late), and why the
         sandbox did not start; empty if it did.
     """
-    user = 100_000 + os.getpid() if os.geteuid() == 0 else 0  # the limit on processes is a user's
+    # the limit on processes is a user's
+    user = 100_000 + secrets.randbelow(2**30) if os.geteuid() == 0 else 0
     limits = (seconds, memory_mb * 2**20, MOST_PROCESSES, MOST_FILES, LONGEST_OUTPUT, user)
     source, sink = os.pipe()
     python = getattr(sys, "_base_executable", sys.executable)
