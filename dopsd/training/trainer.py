@@ -61,8 +61,8 @@ class Trainer:
         for line in warmup_notes(run, train):
             log(f"train: warning: {line}")
         self.order = PromptSampler(self.problems, train.prompts_per_collect, seed, accelerator)
-        if fault := run.reason_against_problems(len(self.problems)):
-            raise DopsdError(fault, code=Code.MISFIT)
+        if few := run.reason_against_problems(len(self.problems)):
+            raise DopsdError(few, code=Code.MISFIT)
         shard = run.launch.shard and accelerator.num_processes > 1
         if fault := run.reason_against_sampling or (shard and run.reason_against_shards):
             raise DopsdError(fault, code=Code.CONTRADICTION)
