@@ -25,11 +25,12 @@ def verification_page() -> str:
     data = read()
     checks = []
     for row in data["verified"]:
-        figures = f" ([figures]({_link(row['source'])}))" if "source" in row else ""
+        quoted = "; ".join(text.strip("| ").replace(" | ", ", ") for text in row.get("figures", []))
+        figures = f"\n  Found: {quoted} ([more]({_link(row['source'])}))." if quoted else ""
         tests = ", ".join(f"[{Path(test).stem}](../{test})" for test in row["tests"])
         checks.append(
             f"* **{row['what'][0].upper()}{row['what'][1:]}**, against {row['against']}.\n"
-            f"  `{row['command']}`, {row['when']}{figures}; tests: {tests}.\n"
+            f"  `{row['command']}`, {row['when']}; tests: {tests}.{figures}\n"
             f"  Does not show: {row['not']}."
         )
     never = "\n".join(f"* {text}" for text in data["never"])
