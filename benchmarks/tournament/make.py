@@ -110,6 +110,8 @@ def further_updates(
     for name, budget in run.limits.items():
         if spent[name]:
             needed = max(needed, math.ceil(updates * budget / spent[name]))
+    if not any(spent[name] for name in run.limits):  # nothing that a budget counts
+        needed = run.plan.most_updates
     return int(min(run.plan.most_updates if most is None else most, needed))
 
 

@@ -17,8 +17,8 @@ class TemporalConfig(IteratedGroupConfig):
     """Settings of temporal self-distillation: later states of a rollout teach earlier ones.
 
     The defaults are those of TSD (arXiv 2609.15177). dOPSD (arXiv 2607.04428, another paper than
-    d-OPSD) is `target: all_future` or `snapshot` with `divergence: forward_kl`. Of both only
-    summaries were read.
+    d-OPSD) is `target: all_future` or `snapshot`, `divergence: forward_kl`, `teacher: base` and
+    `weight: none`. Of both only summaries were read.
     """
 
     group_size: Annotated[int, Field(ge=1, le=LARGEST)] = 4  # rollouts per problem

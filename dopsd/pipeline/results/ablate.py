@@ -1,6 +1,6 @@
 """`dopsd ablate NAME`: train a method with one setting changed at a time, and compare the results.
 
-Section `ablate` of params.yaml names the variants and their tables (paper, Tables 4 to 8). Variants
+Section `ablate` of params.yaml names the variants and their tables (paper, Tables 3 to 8). Variants
 that `ablate.run` lists are stages of dvc.yaml, and run through DVC.
 """
 

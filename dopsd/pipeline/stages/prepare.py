@@ -30,7 +30,7 @@ def make_watched(params: Params) -> None:
     No stage of DVC makes those of a task that is not in the matrix, or brings them.
     """
     for name in params.evaluate.watch:
-        if name not in params.matrix.tasks and not (DATA / name / "test.jsonl").is_file():
+        if name not in params.matrix.tasks and not (DATA / name / PROMPT).is_file():
             write_splits(load_task(name, params.data.tasks[name]))
 
 

@@ -41,8 +41,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     does not keep.
     """
     folder = run_folder(task_name, method_name, seed)
-    if is_main_rank():  # the others read them after scores that all make
-        make_watched(params)
+    make_watched(params)  # each process, to the same bytes
     selection = read_json(folder / "best" / "select.json", "dopsd select")
     run_settings = params.run(task_name, method_name, seed)
     evaluator = Evaluator(params.evaluation(task_name, method_name), "test")

@@ -14,6 +14,7 @@ from dopsd.cli.main import main
 
 CJ_GRPO = {"shrink": 1, "kl_to": "base", "kl_reduction": "mean"}
 RLDF = CJ_GRPO | {"states": 4, "confident": 0.6, "reduction": "token"}
+DOPSD = {"target": "all_future", "divergence": "forward_kl", "teacher": "base"}
 FORK = {"positions": "fallback", "threshold": 0.8}
 
 
@@ -29,6 +30,8 @@ FORK = {"positions": "fallback", "threshold": 0.8}
         ("trace_rl", RLDF, "RLDF"),
         ("just_grpo", {"positions": "entropy_top"}, ""),
         ("just_grpo", FORK, "fork"),
+        ("temporal", DOPSD, ""),  # with TSD's weight
+        ("temporal", DOPSD | {"weight": "none"}, "dOPSD"),
         ("rft", {}, ""),  # no variants.yaml
     ],
 )

@@ -121,9 +121,10 @@ def test_the_chosen_checkpoint_is_the_earliest_best_one_within_its_budget(result
 def test_without_a_budget_of_seconds_tokens_alone_choose_rates_and_checkpoints(results):
     p = plan(seconds=None)
     tuned = Run(p, TUNE, "sudoku", "own", 100, 0.001)
-    assert scored_updates(tuned, {u: row(u, 0, 100 * u, 9 * u) for u in range(11)}) == [5]
-    results[TUNE, "own", 0.001, 100] = {"curve": [row(0, 0.9, 0, 0), row(5, 0.6, 500, 99)]}
+    assert scored_updates(tuned, {u: row(u, 0, 100 * u, 2.5 * u) for u in range(11)}) == [5]
+    results[TUNE, "own", 0.001, 100] = {"curve": [row(0, 0.9, 0, 0), row(5, 0.6, 500, 4)]}
     assert (tuned.best, tuned.chosen_updates) == (0.6, {"tokens": 5})
+    assert further_updates(tuned, 10, {10: row(10, 0, 0, 4)}) == p.most_updates  # samples nothing
 
 
 def test_rates_and_leaders_wait_for_all_runs_and_follow_validation(results):
