@@ -28,7 +28,7 @@ NEXT = """{folder}: ready. Next:
   dopsd repro                           # runs all stages, as `dvc repro` does
   dopsd summary                         # base and trained model side by side"""
 WEIGHTS = "{path}: no weights yet; `dopsd check` names what is missing before `dopsd repro`"
-MADE = "; nobody publishes it: `dopsd adapt` makes one, as docs/bases.md says"
+MADE = "; nobody publishes it: `dopsd adapt` makes one, as dopsd's docs/bases.md says"
 
 
 def add_checks(commands: Commands) -> None:
@@ -271,7 +271,7 @@ def _remedy(line: str, is_idle: bool) -> str:
         return "; `dopsd adapt` makes it of adapt.source once adapt.tasks names a task"
     if is_base and _is_made(str(Path(file).parent)):
         return MADE
-    return "; download the base to this folder, as docs/bases.md says" if is_base else ""
+    return "; download the base to this folder, as dopsd's docs/bases.md says" if is_base else ""
 
 
 def _unseen_bases(params: Params) -> str:
