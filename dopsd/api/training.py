@@ -15,7 +15,7 @@ from dopsd.core.errors import Code, DopsdError
 from dopsd.core.interrupts import SIGNALS
 from dopsd.core.tables import read_table
 from dopsd.models.device import own_device
-from dopsd.pipeline.stages.prepare import write_splits
+from dopsd.tasks.common.storage import write_splits
 from dopsd.training.resume import answer_of
 from dopsd.training.run_settings import RunSettings
 from dopsd.training.train import train as train_to_the_end

@@ -1,7 +1,10 @@
 """Tasks: folders of dopsd/tasks, and packages of the entry points `dopsd.tasks`."""
 
+from collections.abc import Iterable, Mapping
+
 from dopsd.core.registry import Registry
 from dopsd.tasks.common.config import TaskConfig
+from dopsd.tasks.common.storage import DATA, PROMPT, write_splits
 from dopsd.tasks.common.task import Task
 
 CUSTOM = "custom"  # the folder of every task that params.yaml defines with `type: custom`
@@ -28,3 +31,10 @@ def load_task(name: str, config: TaskConfig) -> Task:
     else:
         task = TASKS.make(name, "task.make", Task, config=config)
     return task
+
+
+def write_missing(configs: Mapping[str, TaskConfig], names: Iterable[str]) -> None:
+    """Write the problems of those of these tasks whose problems are missing."""
+    for name in names:
+        if not (DATA / name / PROMPT).is_file():  # the last file that is written
+            write_splits(load_task(name, configs[name]))

@@ -91,7 +91,7 @@ class RunSettings:
     def reason_against_shards(self) -> str | None:
         """Why this run cannot train with a sharded base; None if it can."""
         if self.train.weights == "all":
-            return f"launch.shard: splits a frozen base, and {self.key.method} trains all weights"
+            return f"launch.shard: {self.key.method} trains all weights; only frozen ones are split"
         return None
 
 

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.files import digest, object_in, write_json
 from dopsd.core.fingerprint import sha256
-from dopsd.core.progress import log
-from dopsd.tasks.common.storage import DATA, PROMPT, data_files, write_problems, write_prompt
-from dopsd.tasks.common.task import Task
-from dopsd.tasks.registry import load_task
+from dopsd.tasks.common.storage import DATA, data_files, write_splits
+from dopsd.tasks.registry import load_task, write_missing
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -21,17 +19,7 @@ def run(params: Params, task_name: str) -> None:
     """Write <split>.jsonl for every split, and prompt.txt with the task's instructions."""
     write_splits(load_task(task_name, params.data.tasks[task_name]))
     write_json(DATA / task_name / RECORD, _record(params, task_name))
-    make_watched(params)
-
-
-def make_watched(params: Params) -> None:
-    """Make the problems of the tasks of `evaluate.watch` where they are missing.
-
-    No stage of DVC makes those of a task that is not in the matrix, or brings them.
-    """
-    for name in params.evaluate.watch:
-        if name not in params.matrix.tasks and not (DATA / name / PROMPT).is_file():
-            write_splits(load_task(name, params.data.tasks[name]))
+    write_missing(params.data.tasks, sorted({*params.evaluate.watch} - {*params.matrix.tasks}))
 
 
 def _record(params: Params, task: str) -> dict[str, str]:
@@ -57,14 +45,3 @@ def changed_since(params: Params, task: str) -> str | None:
         f"data.{task} changed since `dopsd prepare --task {task}`, and {path.parent} has the"
         " old problems; run it, or `dopsd repro`"
     )
-
-
-def write_splits(task: Task) -> None:
-    """Write the problems of every split, and the task's instructions, to data/<task>/."""
-    for split, problems in task.build().items():
-        write_problems(DATA / task.name / f"{split}.jsonl", problems)
-        log(
-            f"{task.name}: {len(problems)} {split} problems, {len({p.answer for p in problems})}"
-            " distinct answers"
-        )
-    write_prompt(DATA / task.name / PROMPT, task.instructions)

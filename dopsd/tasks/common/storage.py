@@ -7,7 +7,9 @@ from pathlib import Path
 
 from dopsd.core.errors import Code, DopsdError, is_unicode
 from dopsd.core.files import write_atomically
+from dopsd.core.progress import log
 from dopsd.core.types import Problem
+from dopsd.tasks.common.task import Task
 
 
 def data_files(task: str, *splits: str) -> list[Path]:
@@ -35,6 +37,17 @@ def write_prompt(path: Path, text: str) -> None:
     DVC warns of an empty file each time that it looks at it.
     """
     write_atomically(path, text or "\n")
+
+
+def write_splits(task: Task) -> None:
+    """Write the problems of every split, and the task's instructions, to data/<task>/."""
+    for split, problems in task.build().items():
+        write_problems(DATA / task.name / f"{split}.jsonl", problems)
+        log(
+            f"{task.name}: {len(problems)} {split} problems, {len({p.answer for p in problems})}"
+            " distinct answers"
+        )
+    write_prompt(DATA / task.name / PROMPT, task.instructions)
 
 
 def read_problems(path: Path, fault: Callable[[Problem], str | None]) -> list[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from dopsd.core.tensor_files import load_tensors, save_tensors
 from dopsd.distributed.accelerate_group import all_processes
 from dopsd.training import optim
 from dopsd.training.config import TrainConfig
-from dopsd.training.run_settings import warmup_notes
+from dopsd.training.run_settings import RunSettings, warmup_notes
 
 SHAPES = [(5, 3), (7,), (2, 2, 2), (16,), (1,)]
 
@@ -149,5 +150,6 @@ def test_a_warm_up_that_nobody_can_want_is_named(train, own, said):
         train=SimpleNamespace(warmup_updates=own, warmup_ratio=None, learning_rate=None)
     )
     run = SimpleNamespace(algorithm=method, section="method.x")
+    run.key_of = partial(RunSettings.key_of, run)
     lines = warmup_notes(run, TrainConfig(**train))
     assert [line[: len(text)] for line, text in zip(lines, said, strict=True)] == said
