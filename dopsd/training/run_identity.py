@@ -22,8 +22,8 @@ RECORD = "run.json"  # which settings, inputs and code trained a folder
 KEYS = {"settings", "ends", "inputs", "code", "history", "cells"}  # of run.json
 # Keys of section train on which no update depends: how long a run is, and what it keeps.
 ENDS = ("updates", "checkpoint_every")
-UNSAMPLED = ["collapse_window", "collapse_drop", "collapse_errors"]  # read with rollouts alone
-UNSAMPLED += ["stop_on_collapse", "max_empty_collects"]
+# read with rollouts alone; such a run has stop_on_collapse false
+UNSAMPLED = ["collapse_window", "collapse_drop", "collapse_errors", "max_empty_collects"]
 # whose recipe numbers decide a run, beside those of its task and its algorithm
 ROOMS = ["core", "distributed", "models", "tasks.common", "rollout", "algorithms.common"]
 ROOMS += ["training"]
