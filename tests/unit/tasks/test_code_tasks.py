@@ -91,6 +91,7 @@ HOSTILE = {
     "environment": "import os\nassert 'SECRET' in os.environ",
     "environment of others": "assert b'SECRET' in open('/proc/1/environ', 'rb').read()",
     "kill": "import os\nos.kill({pid}, 0)",
+    "System V": "import ctypes\nassert ctypes.CDLL(None).shmget(0, 2**30, 0o1600) >= 0",
     "left": "import subprocess as s\ns.Popen(['sleep', '{mark}'], start_new_session=True)\n1 / 0",
 }
 RUNNER = """
@@ -145,6 +146,12 @@ def test_a_hostile_program_scores_nothing_and_leaves_nothing(
 
 
 @needs_sandbox
+def test_where_memory_ends_the_kernel_ends_the_program_first():
+    said = "import time, os\nos.write(1, open('/proc/self/oom_score_adj', 'rb').read())"
+    assert run_program(said, 20, 256) == (b"1000\n", 0, "")
+
+
+@needs_sandbox
 def test_what_a_program_does_to_its_output_neither_stops_the_scorer_nor_costs_a_point():
     for first in ("print('x', end='')", "print = None", "import sys\nsys.stdout = None"):
         assert scored(f"{ADD}\n{first}") == 1.0
@@ -188,4 +195,9 @@ def test_without_a_sandbox_nothing_is_run(monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(DopsdError, match="bubblewrap") as found:
         verifier()
     assert len(str(found.value).splitlines()) == 1
+    section = {"type": "custom", "train": {"path": "x.jsonl"}, "verifier": {"type": "python_tests"}}
+    task = load_task("mine", CustomTaskConfig.model_validate(section))
+    assert not task.graded  # a report asks no more
+    with pytest.raises(DopsdError, match="bubblewrap"):
+        task.verify(Problem("y", "?", "x"), "<answer>1</answer>")
     missing_sandbox.cache_clear()
