@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel  # it evaluates annotations
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel  # evaluates annotations
 from transformers.modeling_outputs import MaskedLMOutput
 
 from dopsd.models.common.decoder_config import DecoderConfig  # as above
@@ -66,13 +66,15 @@ def states(
 class DecoderForMaskedLM(Denoiser):
     """A trunk with its head, by transformers' names: `model` and, unless tied, `lm_head`.
 
+    A subclass registers itself, and the model_type of its config_class, with the Auto classes.
+
     Attributes:
         trunk_class: made by `without_causal_mask`, or a class with the same modules and forward.
         embedding_name: the trunk's name of the token embedding.
     """
 
     model: Any  # transformers evaluates every annotation that it sees
-    trunk_class: ClassVar[type[nn.Module]]
+    trunk_class: ClassVar[Any]
     embedding_name: ClassVar[str] = "embed_tokens"
     base_model_prefix = "model"
     main_input_name = "input_ids"
@@ -82,6 +84,13 @@ class DecoderForMaskedLM(Denoiser):
     _supports_flash_attn = True
     _supports_attention_backend = True
     supports_gradient_checkpointing = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
+        cls._no_split_modules = cls.trunk_class._no_split_modules
+        config_class: Any = cls.config_class
+        AutoConfig.register(config_class.model_type, config_class)
+        AutoModelForMaskedLM.register(config_class, cls)
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__(config)

@@ -6,7 +6,7 @@ Importing this module registers model_type "Dream" with AutoConfig and AutoModel
 
 from typing import ClassVar
 
-from transformers import AutoConfig, AutoModelForMaskedLM, Qwen2Config, Qwen2Model
+from transformers import Qwen2Config, Qwen2Model
 
 from dopsd.models.common.decoder import DecoderForMaskedLM, without_causal_mask
 from dopsd.models.common.decoder_config import DecoderConfig
@@ -35,8 +35,3 @@ class DreamForMaskedLM(DecoderForMaskedLM):
 
     config_class = DreamConfig
     trunk_class = without_causal_mask(Qwen2Model)
-    _no_split_modules = ["Qwen2DecoderLayer"]  # noqa: RUF012
-
-
-AutoConfig.register("Dream", DreamConfig)
-AutoModelForMaskedLM.register(DreamConfig, DreamForMaskedLM)

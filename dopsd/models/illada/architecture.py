@@ -6,7 +6,7 @@ Tensor names are Llama's; the output is not shifted. Importing this module regis
 
 from typing import ClassVar
 
-from transformers import AutoConfig, AutoModelForMaskedLM, LlamaConfig, LlamaModel
+from transformers import LlamaConfig, LlamaModel
 
 from dopsd.models.common.decoder import DecoderForMaskedLM, without_causal_mask
 from dopsd.models.common.decoder_config import DecoderConfig
@@ -35,8 +35,3 @@ class IlladaForMaskedLM(DecoderForMaskedLM):
 
     config_class = IlladaConfig
     trunk_class = without_causal_mask(LlamaModel)
-    _no_split_modules = ["LlamaDecoderLayer"]  # noqa: RUF012
-
-
-AutoConfig.register("illada", IlladaConfig)
-AutoModelForMaskedLM.register(IlladaConfig, IlladaForMaskedLM)

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, silu
-from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
@@ -235,6 +234,7 @@ class Block(nn.Module):
 class Trunk(nn.Module):
     """LLaDA2.0 without its head."""
 
+    _no_split_modules = ["Block"]  # noqa: RUF012
     gradient_checkpointing = False  # both are set by model.gradient_checkpointing_enable()
     _gradient_checkpointing_func: Callable[..., Tensor]
 
@@ -279,15 +279,10 @@ class Llada2MoeForMaskedLM(DecoderForMaskedLM):
     config_class = Llada2MoeConfig
     trunk_class = Trunk
     embedding_name = "word_embeddings"
-    _no_split_modules = ["Block"]  # noqa: RUF012
 
     def _init_weights(self, module: Any) -> None:  # noqa: ANN401  # transformers' own
         if isinstance(module, nn.Linear | nn.Embedding | Router):
             nn.init.normal_(module.weight, std=0.02)
-
-
-AutoConfig.register("llada2_moe", Llada2MoeConfig)
-AutoModelForMaskedLM.register(Llada2MoeConfig, Llada2MoeForMaskedLM)
 
 
 LOWEST = 1e-20  # added to the sum of weights, as published

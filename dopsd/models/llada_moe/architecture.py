@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM, Qwen3Config, Qwen3Model
+from transformers import Qwen3Config, Qwen3Model
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeMLP, Qwen3MoeTopKRouter
 
 from dopsd.models.common.decoder import DecoderForMaskedLM, without_causal_mask
@@ -105,11 +105,6 @@ class LladaMoeForMaskedLM(DecoderForMaskedLM):
 
     config_class = LladaMoeConfig
     trunk_class = without_causal_mask(Trunk)
-    _no_split_modules = ["Qwen3DecoderLayer"]  # noqa: RUF012
-
-
-AutoConfig.register("llada_moe", LladaMoeConfig)
-AutoModelForMaskedLM.register(LladaMoeConfig, LladaMoeForMaskedLM)
 
 
 class Experts(nn.Module):

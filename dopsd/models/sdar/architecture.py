@@ -6,7 +6,7 @@ registers model_type "sdar" with AutoConfig and AutoModelForMaskedLM.
 
 from typing import ClassVar
 
-from transformers import AutoConfig, AutoModelForMaskedLM, Qwen3Config, Qwen3Model
+from transformers import Qwen3Config, Qwen3Model
 
 from dopsd.models.common.decoder import DecoderForMaskedLM, without_causal_mask
 from dopsd.models.common.decoder_config import DecoderConfig
@@ -37,8 +37,3 @@ class SdarForMaskedLM(DecoderForMaskedLM):
 
     config_class = SdarConfig
     trunk_class = without_causal_mask(Qwen3Model)
-    _no_split_modules = ["Qwen3DecoderLayer"]  # noqa: RUF012
-
-
-AutoConfig.register("sdar", SdarConfig)
-AutoModelForMaskedLM.register(SdarConfig, SdarForMaskedLM)

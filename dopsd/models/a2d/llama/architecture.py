@@ -7,7 +7,7 @@ Importing this module registers the model_type with AutoConfig and AutoModelForM
 
 from typing import ClassVar
 
-from transformers import AutoConfig, AutoModelForMaskedLM, LlamaConfig, LlamaModel
+from transformers import LlamaConfig, LlamaModel
 
 from dopsd.models.a2d.config import A2dConfig
 from dopsd.models.common.decoder import DecoderForMaskedLM, without_causal_mask
@@ -35,8 +35,3 @@ class A2dLlamaForMaskedLM(DecoderForMaskedLM):
 
     config_class = A2dLlamaConfig
     trunk_class = without_causal_mask(LlamaModel)
-    _no_split_modules = ["LlamaDecoderLayer"]  # noqa: RUF012
-
-
-AutoConfig.register("a2d-llama", A2dLlamaConfig)
-AutoModelForMaskedLM.register(A2dLlamaConfig, A2dLlamaForMaskedLM)

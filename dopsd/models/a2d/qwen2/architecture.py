@@ -6,7 +6,7 @@ AutoConfig and AutoModelForMaskedLM.
 
 from typing import ClassVar
 
-from transformers import AutoConfig, AutoModelForMaskedLM, Qwen2Config, Qwen2Model
+from transformers import Qwen2Config, Qwen2Model
 
 from dopsd.models.a2d.config import A2dConfig
 from dopsd.models.common.decoder import DecoderForMaskedLM, without_causal_mask
@@ -28,8 +28,3 @@ class A2dQwen2ForMaskedLM(DecoderForMaskedLM):
 
     config_class = A2dQwen2Config
     trunk_class = without_causal_mask(Qwen2Model)
-    _no_split_modules = ["Qwen2DecoderLayer"]  # noqa: RUF012
-
-
-AutoConfig.register("a2d-qwen2", A2dQwen2Config)
-AutoModelForMaskedLM.register(A2dQwen2Config, A2dQwen2ForMaskedLM)

@@ -6,7 +6,7 @@ with AutoConfig and AutoModelForMaskedLM.
 
 from typing import ClassVar
 
-from transformers import AutoConfig, AutoModelForMaskedLM, Qwen3Config, Qwen3Model
+from transformers import Qwen3Config, Qwen3Model
 
 from dopsd.models.a2d.config import A2dConfig
 from dopsd.models.common.decoder import DecoderForMaskedLM, without_causal_mask
@@ -35,8 +35,3 @@ class A2dQwen3ForMaskedLM(DecoderForMaskedLM):
 
     config_class = A2dQwen3Config
     trunk_class = without_causal_mask(Qwen3Model)
-    _no_split_modules = ["Qwen3DecoderLayer"]  # noqa: RUF012
-
-
-AutoConfig.register("a2d-qwen3", A2dQwen3Config)
-AutoModelForMaskedLM.register(A2dQwen3Config, A2dQwen3ForMaskedLM)
