@@ -100,11 +100,15 @@ def _export_command(commands: Commands) -> None:
         metavar="FOLDER",
         help="folder to write, which must not exist (required)",
     )
+    _dtype_argument(parser)
+
+
+def _dtype_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16"),
         default="float32",
-        help="stored precision; bfloat16 rounds small changes away (default: float32)",
+        help="precision of a whole model; bfloat16 rounds small changes away (default: float32)",
     )
 
 
@@ -218,12 +222,7 @@ def add_push(commands: Commands) -> None:
     parser.add_argument(
         "--merged", action="store_true", help="upload base and adapter as one model"
     )
-    parser.add_argument(
-        "--dtype",
-        choices=("float32", "bfloat16"),
-        default="float32",
-        help="precision of merged weights; bfloat16 rounds small changes away (default: float32)",
-    )
+    _dtype_argument(parser)
     who = parser.add_mutually_exclusive_group()
     who.add_argument(
         "--private", action="store_true", help="only you see a new repository (default)"

@@ -76,26 +76,14 @@ if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401  # the registry knows its class
 
-else:
-    classes = {name: TASKS.config_class(name) for name in TASKS.names}
-    TasksConfig = create_model(
-        "TasksConfig",
-        __base__=OwnTasks,
-        **{name: (config_class, config_class()) for name, config_class in classes.items()},
-    )
-
-
-if TYPE_CHECKING:
-
     class AlgorithmsConfig(Section):
         """Section `method`, with one field for each registered algorithm."""
 
         def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401  # the registry knows its class
 
 else:
-    classes = {name: ALGORITHMS.config_class(name) for name in ALGORITHMS.names}
-    AlgorithmsConfig = create_model(
-        "AlgorithmsConfig",
-        __base__=Section,
-        **{name: (config_class, config_class()) for name, config_class in classes.items()},
-    )
+    made = (("TasksConfig", OwnTasks, TASKS), ("AlgorithmsConfig", Section, ALGORITHMS))
+    for name, base, registry in made:
+        classes = {key: registry.config_class(key) for key in registry.names}
+        fields = {key: (config_class, config_class()) for key, config_class in classes.items()}
+        globals()[name] = create_model(name, __base__=base, **fields)

@@ -210,13 +210,12 @@ def read_generations(path: Path, task: Task) -> list[Generation]:
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        what = error.strerror if isinstance(error, OSError) else f"not UTF-8 text ({error})"
         raise DopsdError(
-            f"{path}: {error.strerror}; expected a file of generations, .jsonl or .json",
+            f"{path}: {what}; expected a file of generations, .jsonl or .json",
             code=Code.GENERATIONS_FILE,
         ) from error
-    except UnicodeDecodeError as error:
-        raise DopsdError(f"{path}: not UTF-8 text ({error})", code=Code.GENERATIONS_FILE) from error
     rows = _listed(text, path) if path.suffix == ".json" else _lines(text, path)
     generations = [_generation(row, path, number, task) for number, row in rows]
     if not generations:

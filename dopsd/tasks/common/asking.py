@@ -107,14 +107,10 @@ def read_prompt(key: str, path: str) -> str:
     """
     try:
         text = Path(path).read_bytes().decode()
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        what = error.strerror if isinstance(error, OSError) else f"not UTF-8 text ({error})"
         raise DopsdError(
-            f"{key}: {path}: {error.strerror}; expected a text file with the instructions",
-            code=Code.PROMPT_FILE,
-        ) from error
-    except UnicodeDecodeError as error:
-        raise DopsdError(
-            f"{key}: {path}: not UTF-8 text ({error}); save the file as UTF-8",
+            f"{key}: {path}: {what}; expected a UTF-8 text file with the instructions",
             code=Code.PROMPT_FILE,
         ) from error
     if not text.strip():
