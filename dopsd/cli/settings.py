@@ -237,7 +237,7 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     counts = {t: len(f.read_bytes().splitlines()) for t, f in files.items() if f.is_file()}
     for run in runs:
         if fault := run.reason_against_problems(counts.get(run.key.task, LARGEST)):
-            notes.append(fault)  # no error: the next prepare may make more
+            notes.append(f"{fault}; with the problems on disk it is refused")
         notes += warmup_notes(run, run.train) if run.train.warmup_ratio is None else []
     for note in dict.fromkeys(notes):
         print(f"{path}: note: {note}")
@@ -280,8 +280,8 @@ def _unseen_bases(params: Params) -> str:
     names = sorted(path for path in paths if not path.startswith("base/"))
     hints = (
         f"`dopsd inspect {name}` looks into the base"
-        if not params.adapt.tasks or name != params.model.path
-        else f"`dopsd adapt` makes {name}{', again if settings have changed' * Path(name).is_dir()}"
+        if not params.adapt.tasks or name != params.model.path or Path(name).is_dir()
+        else f"`dopsd adapt` makes {name}"
         for name in names
     )
     return "".join(f"; {hint}" for hint in hints)

@@ -43,7 +43,7 @@ CPU_UTILISATION = {"float32": 0.9, "bfloat16": 0.3}
 HOUR = 3600
 TRAINED, RESUMED, KEPT = 18, 12, 4  # bytes a weight: bfloat16 and float32, gradient, two moments
 SHORT = 50  # tokens of a prompt in style compact
-FEW = 10  # PFLOP below which a digit more is shown
+FEW = 10  # PFLOP, or GB, below which two digits are shown
 
 
 class CpuSpeed(NamedTuple):
@@ -80,9 +80,9 @@ def lines(
         "checkpoints": cost.selection,
         "test": cost.test,
     }
-    digits = 0 if cost.total >= FEW else 1
-    shares = " + ".join(f"{size:.{digits}f} {name}" for name, size in parts.items())
-    output = [f"{cost.total:.{digits}f} PFLOP = {shares}"]
+    form = ".0f" if cost.total >= FEW else ".2g"
+    shares = " + ".join(f"{size:{form}} {name}" for name, size in parts.items())
+    output = [f"{cost.total:{form}} PFLOP = {shares}"]
     output.append(
         f"assumes: no problem dropped, {facts.ends}, no process waiting for another"
         + ("" if facts.is_measured else f"; {facts.attempts:.0f} attempts at every problem")
@@ -90,7 +90,8 @@ def lines(
     breakdown = ", ".join(f"{name} {size:.1f}" for name, size in cost.memory.items())
     required = sum(cost.memory.values())
     fixed = required - cost.memory.get("work", 0.0)
-    output.append(f"memory of each process: about {required:.0f} GB ({breakdown})")
+    rounded = f"{required:{'.0f' if required >= FEW else '.2g'}}"
+    output.append(f"memory of each process: about {rounded} GB ({breakdown})")
     for name in gpus:
         peak, memory = GPUS[name]
         seconds = cost.total * 1e3 / (peak * cost.utilisation * processes)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 NOTES = {
     "best_score": "best of attempts",
     "kept_share": "kept",
-    "held_out_half": "held out",
+    "held_out_half": "held out, half masked,",
 }  # of the progress line
 TOKENS = "time/tokens_per_second"
 
@@ -300,7 +300,7 @@ class Trainer:
         """Return what the progress line says of an update."""
         notes = "".join(f"  {text} {row[key]:.2f}" for key, text in NOTES.items() if key in row)
         rate = f"{row[TOKENS]:.0f} tokens/s"
-        return f"mean loss {sum(self.losses) / len(self.losses):.4f}  {rate}{notes}"
+        return f"mean loss {sum(self.losses) / len(self.losses):.4g}  {rate}{notes}"
 
     def _denominator(self, batches: list[Batch]) -> float:
         """Return N of the paper's Eq. 12, over all ranks, by which gradients are divided.

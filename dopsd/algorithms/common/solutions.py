@@ -33,7 +33,7 @@ def chat_of(row: Row) -> tuple[Chat, str]:
         if not {"question", "response"} <= row.values.keys():
             raise DopsdError(
                 f"{row.place}: expected columns question and response, or messages; columns found:"
-                f" {', '.join(row.values) or 'none'}",
+                f" {', '.join(row.values) or 'none'}; mend the row",
                 code=Code.SOURCE_ROW,
             )
         question = text_of(row, "question")

@@ -56,7 +56,7 @@ class HeldOut:
         """
         group, size, found = policy.process_group, self.context.sequences_at_once, MetricSums()
         mine = self.texts[group.rank :: group.size]
-        log(f"sft: update {update}: looking at {len(self.texts)} texts that are not learnt")
+        log(f"sft: update {update}: looking at texts that are not learnt: {len(self.texts)}")
         for name, ratio in RATIOS.items():
             total = 0.0
             for start in range(0, len(mine), size):

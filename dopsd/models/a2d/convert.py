@@ -37,7 +37,7 @@ from dopsd.models.loading import build_model
 from dopsd.models.registry import ODD, config_class, folder_name, read_config
 from dopsd.models.tokenizer import rendering, suppress_tokens
 
-DOWNLOAD = "; download one, such as with `hf download NAME --local-dir models/NAME`"
+DOWNLOAD = "; correct the path, or get one: `hf download NAME --local-dir models/NAME`"
 ROOM = "a2d"  # model_type llama becomes a2d-llama
 SHOWN = 20  # special tokens in reserve
 FAMILIES = ("llama", "qwen2", "qwen3")
@@ -133,9 +133,10 @@ def read_source(path: Path) -> Source:
         raw = json.loads((path / "config.json").read_bytes())
         kind = raw["model_type"]
     except (OSError, ValueError, LookupError, TypeError) as error:
+        why = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())[:100]
         raise DopsdError(
             f"adapt.source: {path} (from {Path.cwd()}): no checkpoint folder and no GGUF file"
-            f" ({' '.join(str(error).split())[:100]}){DOWNLOAD}",
+            f" (config.json: {why}){DOWNLOAD}",
             code=Code.NO_MODEL,
         ) from error
     if kind not in FAMILIES:

@@ -110,16 +110,18 @@ def check(params: Params, task: str) -> list[str]:
     responses = _own_responses(params, config.max_sequence_length)
     notes = _too_long(params, tokenizer, responses, "responses", "left out")
     out = Path(params.model.path)
-    if not data_files(task, "train")[0].is_file():
-        return notes
-    if out.exists() and not converted_folder(params.adapt).is_dir():
+    is_prepared = data_files(task, "train")[0].is_file()
+    if out.exists() and not (is_prepared and converted_folder(params.adapt).is_dir()):
+        first = f"adapt` has converted {params.adapt.source}" if is_prepared else "prepare` has run"
         notes.append(
-            f"whether {out} is of these settings is known when `dopsd adapt` has converted"
-            f" {params.adapt.source}; if not, it makes it anew"
+            f"whether {out} is of these settings is known when `dopsd {first}; if not, it is made"
+            " anew"
         )
-    elif out.exists() and (other := _other_settings(params, task)):
-        notes.append(f"{out} is of other {other}: `dopsd adapt` makes it anew")
-    if params.adapt.learn.traces:
+    elif out.exists():
+        other = _other_settings(params, task)
+        anew = f"other {other}: `dopsd adapt` makes it anew"
+        notes.append(f"{out} is of {anew if other else 'these settings and data'}")
+    if params.adapt.learn.traces or not is_prepared:
         return notes
     made = load_task(task, params.data.tasks[task])
     texts = [taught_solution(made, problem, "sft") for problem in made.load("train")]

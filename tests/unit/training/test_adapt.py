@@ -204,7 +204,7 @@ def test_check_says_what_one_may_not_expect_of_adapting(source, capsys):
     assert "adapt.mask_token: covered would stand for a word of texts" in capsys.readouterr().err
     write({"adapt__source": "models/none"})
     assert main(["check"]) == 2
-    assert "such as with `hf download NAME --local-dir models/NAME`" in capsys.readouterr().err
+    assert "get one: `hf download NAME --local-dir models/NAME`" in capsys.readouterr().err
 
 
 def test_texts_that_cannot_be_learnt_are_refused_before_the_conversion(source, capsys):
@@ -232,14 +232,15 @@ def test_texts_that_cannot_be_learnt_are_refused_before_the_conversion(source, c
 
 def test_check_needs_neither_problems_nor_what_adapting_left(source, capsys):
     write(DISTILL)
-    assert main(["adapt"]) == 0
+    assert main(["adapt"]) == main(["check"]) == 0
+    assert "note: models/adapted is of these settings and data" in capsys.readouterr().out
     for folder in ("work", "data"):  # as in a new checkout with this base
         Path(folder).rename(f"{folder}.away")
         assert main(["check"]) == 0
         said = capsys.readouterr().out
         assert "`dopsd adapt` makes it anew" not in said
-        assert "`dopsd adapt` makes models/adapted, again if settings have changed" in said
-        assert ("whether models/adapted is of these settings" in said) == (folder == "work")
+        first = "adapt` has converted" if folder == "work" else "prepare` has run"
+        assert f"whether models/adapted is of these settings is known when `dopsd {first}" in said
 
 
 def test_a_source_is_inspected(source, capsys):
