@@ -87,8 +87,9 @@ def lines(
         f"assumes: no problem dropped, {facts.ends}, no process waiting for another"
         + ("" if facts.is_measured else f"; {facts.attempts:.0f} attempts at every problem")
     )
-    breakdown = ", ".join(f"{name} {size:.1f}" for name, size in cost.memory.items())
     required = sum(cost.memory.values())
+    form = ".1f" if required >= FEW else ".2g"
+    breakdown = ", ".join(f"{name} {size:{form}}" for name, size in cost.memory.items())
     fixed = required - cost.memory.get("work", 0.0)
     rounded = f"{required:{'.0f' if required >= FEW else '.2g'}}"
     output.append(f"memory of each process: about {rounded} GB ({breakdown})")

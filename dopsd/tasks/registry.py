@@ -33,6 +33,13 @@ def load_task(name: str, config: TaskConfig) -> Task:
     return task
 
 
+def is_graded(name: str, config: TaskConfig) -> bool:
+    """Return whether a task's scores are partial, without the programs that score its answers."""
+    if isinstance(config, FOLDERS.config_class(CUSTOM)):
+        return bool(vars(config)["verifier"].is_graded)
+    return load_task(name, config).graded
+
+
 def write_missing(configs: Mapping[str, TaskConfig], names: Iterable[str]) -> None:
     """Write the problems of those of these tasks whose problems are missing."""
     for name in names:

@@ -66,10 +66,11 @@ def states(
 class DecoderForMaskedLM(Denoiser):
     """A trunk with its head, by transformers' names: `model` and, unless tied, `lm_head`.
 
-    A subclass registers itself, and the model_type of its config_class, with the Auto classes.
+    A subclass with a config_class of its own registers both with transformers' Auto classes.
 
     Attributes:
-        trunk_class: made by `without_causal_mask`, or a class with the same modules and forward.
+        trunk_class: made by `without_causal_mask`, or a class with the same modules, forward
+            and _no_split_modules.
         embedding_name: the trunk's name of the token embedding.
     """
 
@@ -86,9 +87,11 @@ class DecoderForMaskedLM(Denoiser):
     supports_gradient_checkpointing = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
+        config_class: Any = vars(cls).get("config_class")
         super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
+        if config_class is None:  # a variant of a registered class
+            return
         cls._no_split_modules = cls.trunk_class._no_split_modules
-        config_class: Any = cls.config_class
         AutoConfig.register(config_class.model_type, config_class)
         AutoModelForMaskedLM.register(config_class, cls)
 

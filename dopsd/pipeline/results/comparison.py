@@ -47,7 +47,7 @@ from dopsd.core.statistics import gap, percent, within
 from dopsd.models.backends import in_words
 from dopsd.pipeline.results.repeat import as_text
 from dopsd.pipeline.results.run_report import refresh, staleness
-from dopsd.tasks.registry import load_task
+from dopsd.tasks.registry import is_graded
 from dopsd.training.run_identity import record_of, settings_of
 
 COST_COLUMNS = ("updates", *COUNTED, "seconds")
@@ -274,7 +274,7 @@ def write_comparison(
         graded=[
             task
             for task in dict.fromkeys(run.task for run in runs)
-            if load_task(task, params.data.tasks[task]).graded
+            if is_graded(task, params.data.tasks[task])
         ],
     )
     write_page(page, comparison_page(facts, digest_of(asdict(facts))))

@@ -36,7 +36,7 @@ from dopsd.models.checkpoint_files import base_files, parameters
 from dopsd.pipeline.results.ablate import variant_of_run
 from dopsd.pipeline.results.repeat import ABSENT, as_text, commands, nearest_profile, rows
 from dopsd.tasks.common.storage import DATA
-from dopsd.tasks.registry import load_task, package_of
+from dopsd.tasks.registry import is_graded, package_of
 from dopsd.tracking.glossary import TRAINING, own_metrics
 from dopsd.training import run_identity
 from dopsd.training.machine import MACHINE
@@ -124,13 +124,13 @@ def _explained(kind: str, training: list[dict[str, Any]]) -> dict[str, tuple[str
 
 
 def _description(run: RunSettings, totals: dict[str, Any]) -> Description:
-    task, key = load_task(run.key.task, run.data), run.key
+    has_partial_scores, key = is_graded(run.key.task, run.data), run.key
     variant = variant_of_run(run, totals["fingerprint"])
     best = key.folder / "best"
     files = {split: DATA / key.task / f"{split}.jsonl" for split in SPLITS}
     return Description(
         task=first_line(package_of(key.task)),
-        is_graded=task.graded,
+        is_graded=has_partial_scores,
         problems={
             split: sum(1 for _ in path.open(encoding="utf-8"))
             for split, path in files.items()
@@ -140,7 +140,7 @@ def _description(run: RunSettings, totals: dict[str, Any]) -> Description:
         base=run.model.path,
         parameters=parameters(base_files(run.model)),
         trained=parameters(best / name for name in checkpoint_names(best)),
-        solutions=_shared_solutions(files["test"]) if task.graded else 0,
+        solutions=_shared_solutions(files["test"]) if has_partial_scores else 0,
         start=totals.get("started_from", ""),
         variant=variant,
     )

@@ -120,7 +120,9 @@ def check(params: Params, task: str) -> list[str]:
     elif out.exists():
         other = _other_settings(params, task)
         anew = f"other {other}: `dopsd adapt` makes it anew"
-        notes.append(f"{out} is of {anew if other else 'these settings and data'}")
+        notes.append(
+            f"{out} is of {anew if other else 'these settings and of the problems on disk'}"
+        )
     if params.adapt.learn.traces or not is_prepared:
         return notes
     made = load_task(task, params.data.tasks[task])

@@ -36,7 +36,7 @@ def in_words(report: dict[str, Any], task_name: str) -> list[str]:
             f" {task_name}` shows one answer; take easier rows, a base that knows the task, a"
             " verifier with partial scores, or matrix.methods=[sft] with solutions (of a task of"
             f" your own: data.{task_name}.solution); a base that you adapted may need more updates"
-            " (adapt.learn.train.updates); `keep: all` of a method learns from wrong answers too"
+            " (adapt.learn.train.updates); d_opsd with keep: all learns from wrong answers too"
         )
     return lines
 

@@ -5,7 +5,6 @@ them.
 """
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,11 +40,7 @@ class CustomTask(AskingTask):
         super().__init__(config)
         self.graded = config.verifier.is_graded
         self.rows = RowReader(self.key, config)
-
-    @cached_property
-    def verifier(self) -> "Verifier":
-        """What scores answers; made for its first use, so that reports do without its programs."""
-        return make_verifier(f"{self.key}.verifier", self.config.verifier)
+        self.verifier = make_verifier(f"{self.key}.verifier", config.verifier)
 
     def problem_of(self, row: Row) -> Problem:
         """Return the problem of a row.

@@ -20,7 +20,7 @@ from dopsd.tasks.custom.task import CustomTask
 from dopsd.tasks.custom.verifiers import python_tests
 from dopsd.tasks.custom.verifiers.config import PythonTestsConfig
 from dopsd.tasks.custom.verifiers.python_tests import PythonTests, missing_sandbox, run_program
-from dopsd.tasks.registry import load_task
+from dopsd.tasks.registry import is_graded, load_task
 
 FAULT = missing_sandbox()
 needs_sandbox = pytest.mark.skipif(FAULT is not None, reason=f"needs bubblewrap: {FAULT}")
@@ -196,8 +196,8 @@ def test_without_a_sandbox_nothing_is_run(monkeypatch: pytest.MonkeyPatch):
         verifier()
     assert len(str(found.value).splitlines()) == 1
     section = {"type": "custom", "train": {"path": "x.jsonl"}, "verifier": {"type": "python_tests"}}
-    task = load_task("mine", CustomTaskConfig.model_validate(section))
-    assert not task.graded  # a report asks no more
+    config = CustomTaskConfig.model_validate(section)
+    assert not is_graded("mine", config)  # a report asks no more
     with pytest.raises(DopsdError, match="bubblewrap"):
-        task.verify(Problem("y", "?", "x"), "<answer>1</answer>")
+        load_task("mine", config)
     missing_sandbox.cache_clear()

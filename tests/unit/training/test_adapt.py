@@ -233,7 +233,10 @@ def test_texts_that_cannot_be_learnt_are_refused_before_the_conversion(source, c
 def test_check_needs_neither_problems_nor_what_adapting_left(source, capsys):
     write(DISTILL)
     assert main(["adapt"]) == main(["check"]) == 0
-    assert "note: models/adapted is of these settings and data" in capsys.readouterr().out
+    assert (
+        "note: models/adapted is of these settings and of the problems on disk"
+        in capsys.readouterr().out
+    )
     for folder in ("work", "data"):  # as in a new checkout with this base
         Path(folder).rename(f"{folder}.away")
         assert main(["check"]) == 0

@@ -2,7 +2,8 @@
 
 It runs in bubblewrap: no network, no environment, nothing of the machine but the interpreter and
 system libraries, all read-only; an empty /tmp; limits of time, memory, processes and files; no
-System V shared memory, which no limit counts. Where memory ends, the kernel ends it first.
+System V shared memory, which no limit counts. Where memory ends, it is the first to be ended,
+unless it tells the kernel otherwise.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class PythonTests:
         self.key, self.config = key, config
         if fault := missing_sandbox():
             raise DopsdError(
-                f"{key}: python_tests runs programs in bubblewrap alone, and {fault}; install it"
-                " (Debian: apt-get install bubblewrap), or score by another verifier",
+                f"{key}: python_tests runs programs in bubblewrap alone, and {fault}; or score by"
+                " another verifier",
                 code=Code.PACKAGE_MISSING,
             )
 
@@ -234,7 +235,7 @@ def sandbox() -> tuple[str, ...]:
 def missing_sandbox() -> str | None:
     """Return why programs cannot run in the sandbox on this machine; None if they can."""
     if not sys.platform.startswith("linux") or shutil.which("bwrap") is None:
-        return "there is no program bwrap"
+        return "there is no program bwrap; install it (Debian: apt-get install bubblewrap)"
     if platform.machine() not in CALLS:
         return f"its filter of system calls is not known for {platform.machine()}"
     _, status, fault = run_program("", 20, 256)
