@@ -16,6 +16,7 @@ from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.paths import LOG, PUBLISHED, report_folder
+from dopsd.core.progress import table_console
 from dopsd.core.statistics import gap, within
 from dopsd.core.tables import read_log
 from dopsd.core.types import NEVER
@@ -32,10 +33,10 @@ def summary(params: Params) -> None:
     Raises:
         DopsdError: if no run of params.yaml's matrix is finished.
     """
-    console = Console()
+    console = table_console()
     table = Table(box=SIMPLE, pad_edge=False, collapse_padding=True)  # for 80 columns
     for column in ("run", "base", "trained", "difference"):
-        table.add_column(column, no_wrap=True)
+        table.add_column(column, no_wrap=column != "run", overflow="fold")
     costs = []
     tested_runs = [run for run in params.runs if run.key.is_tested]
     pages = refresh(params, [run.key for run in tested_runs], "summary")

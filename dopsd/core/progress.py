@@ -20,6 +20,7 @@ from dopsd.core.files import WORK, write_json
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+    from rich.console import Console
     from rich.progress import Progress as Bar
     from rich.progress import ProgressColumn
 
@@ -27,6 +28,13 @@ PLAIN_EVERY = 10.0  # seconds between plain lines
 SLOW = 0.1  # units a second below which the seconds of a unit are shown
 STEADY = 2  # steps from which on the rate tells the time left
 REMEMBERED = 100  # steps whose times tell what is usual
+
+
+def table_console() -> Console:
+    """Return a console for tables, so wide in a file or pipe that no cell is cut."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 200)
 
 
 def is_main_rank() -> bool:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +17,7 @@ from dopsd.core.errors import Code, DopsdError, unknown
 from dopsd.core.files import rewrite
 from dopsd.core.machine import package_version
 from dopsd.core.metrics import MetricSums
+from dopsd.core.progress import table_console
 from dopsd.core.statistics import bootstrap, wilson
 from dopsd.evaluation.config import EvaluateConfig
 from dopsd.tasks.common.config import TaskConfig
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from dopsd.core.types import Problem, Score
 
 RESAMPLES = EvaluateConfig.model_fields["bootstrap"].default
-PIPE_WIDTH = 200  # columns of a table that does not go to a terminal, so that no name is cut
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def summarise(file: str, scores: Sequence[Score], task: Task) -> Line:
 
 def show(lines: Sequence[Line], task_name: str, scoring: str) -> None:
     """Print a table in percent, without a second column for the rule of the accuracy."""
-    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+    console = table_console()
     figure_names = [name for name in lines[0].figures if name != scoring]
     table = Table(box=SIMPLE)
     table.add_column("file", overflow="fold")

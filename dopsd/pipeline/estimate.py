@@ -43,7 +43,7 @@ CPU_UTILISATION = {"float32": 0.9, "bfloat16": 0.3}
 HOUR = 3600
 TRAINED, RESUMED, KEPT = 18, 12, 4  # bytes a weight: bfloat16 and float32, gradient, two moments
 SHORT = 50  # tokens of a prompt in style compact
-FEW = 10  # PFLOP, or GB, below which two digits are shown
+FEW = 10  # PFLOP below which two digits are shown
 
 
 class CpuSpeed(NamedTuple):
@@ -88,10 +88,10 @@ def lines(
         + ("" if facts.is_measured else f"; {facts.attempts:.0f} attempts at every problem")
     )
     required = sum(cost.memory.values())
-    form = ".1f" if required >= FEW else ".2g"
+    form = ".1f" if required >= 1 else ".2g"
     breakdown = ", ".join(f"{name} {size:{form}}" for name, size in cost.memory.items())
     fixed = required - cost.memory.get("work", 0.0)
-    rounded = f"{required:{'.0f' if required >= FEW else '.2g'}}"
+    rounded = f"{required:{'.0f' if required >= 1 else '.2g'}}"
     output.append(f"memory of each process: about {rounded} GB ({breakdown})")
     for name in gpus:
         peak, memory = GPUS[name]

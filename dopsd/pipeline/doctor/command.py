@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.table import Table
 
 from dopsd.config import profiles
 from dopsd.config.loading import load_params
 from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError
+from dopsd.core.progress import table_console
 from dopsd.pipeline.doctor.card import card
 from dopsd.pipeline.doctor.machine import (
     Finding,
@@ -73,7 +73,7 @@ def doctor(path: Path) -> None:
             finding.message,
             finding.advice,
         )
-    Console().print(table)
+    table_console().print(table)
     unfit = [finding.name for finding in findings if finding.is_fit is False]
     if unfit:
         raise DopsdError(f"doctor: not ready: {', '.join(unfit)}", 1, code=Code.NOT_READY)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from dopsd.config.consistency import task_files
 from dopsd.config.named_files import missing
 from dopsd.core.errors import Code, DopsdError, unknown
+from dopsd.core.progress import table_console
 from dopsd.models.tokenizer import TokenCounts, token_counts
 from dopsd.pipeline.task_check.rows import (
     SHOWN,
@@ -38,7 +38,6 @@ from dopsd.tasks.custom.task import CustomTask
 if TYPE_CHECKING:
     from dopsd.config.params import Params
 
-PIPE_WIDTH = 160  # columns of a table that does not go to a terminal
 SPLITS = ("train", "validation", "test")
 
 
@@ -93,8 +92,7 @@ def list_tasks(params: Params) -> None:
         source = vars(config).get("train")
         path = source.path if isinstance(source, Source) else "made by dopsd"
         table.add_row(Text(name), kind, Text(path), *sizes, verifier)
-    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-    console.print(table)
+    table_console().print(table)
 
 
 def _size(name: str, config: TaskConfig, split: str) -> str:

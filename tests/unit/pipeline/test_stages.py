@@ -46,7 +46,7 @@ def test_a_pipeline_whose_training_is_killed_ends_with_the_bytes_of_one_that_is_
     assert results() == whole and len(whole) > 15
 
 
-def test_every_stage_leaves_its_results(finished, capsys):
+def test_every_stage_leaves_its_results(finished, capsys, monkeypatch):
     curve = read_table(CELL / "curve.csv")
     assert [row["update"] for row in curve] == [0, 2, 4]
     assert all(row["low"] <= row["accuracy"] <= row["high"] for row in curve)
@@ -78,10 +78,18 @@ def test_every_stage_leaves_its_results(finished, capsys):
     assert len(trajectory["tokens"]) == 40 and len(trajectory["shown"]) == 20
     for name in ("accuracy", "training", "trajectory"):
         assert Path(f"reports/sudoku/d_opsd/0/{name}.png").stat().st_size > 5000
-    assert main(["summary"]) == 0
-    screen = capsys.readouterr().out
-    for said in ("paired difference", "4 updates", "runs/sudoku/d_opsd/0/best"):
-        assert said in screen
+    for columns in ("80", "30"):  # of a log that is not a terminal
+        monkeypatch.setenv("COLUMNS", columns)
+        assert main(["summary"]) == 0
+        screen = capsys.readouterr().out
+        for said in (
+            "paired difference",
+            "4 updates",
+            "runs/sudoku/d_opsd/0/best",
+            f"{100 * gap:+.1f}",
+        ):
+            assert said in screen
+        assert "…" not in screen
 
 
 def countdown(**model: object) -> None:

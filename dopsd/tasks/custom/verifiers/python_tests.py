@@ -2,8 +2,7 @@
 
 It runs in bubblewrap: no network, no environment, nothing of the machine but the interpreter and
 system libraries, all read-only; an empty /tmp; limits of time, memory, processes and files; no
-System V shared memory, which no limit counts. Where memory ends, it is the first to be ended,
-unless it tells the kernel otherwise.
+System V shared memory, which no limit counts. Where memory ends, it is marked to be ended first.
 """
 
 from __future__ import annotations
