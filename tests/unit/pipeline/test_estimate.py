@@ -230,6 +230,14 @@ def test_what_does_not_fit_is_reported():
     assert "2 x h200: about 0 minutes at 50%" in said[4]
 
 
+def test_small_costs_have_two_digits():
+    said = lines(
+        Cost(0.0042, 0.001, 0.0, 0.002, {"weights": 0.0421, "work": 0.1}), 1, [], Facts(8.0, 1)
+    )
+    assert said[0].startswith("0.0072 PFLOP = 0.0042 rollouts + 0.001 training + 0 checkpoints")
+    assert said[2] == "memory of each process: about 0.14 GB (weights 0.042, work 0.1)"
+
+
 def test_a_base_between_two_measured_sizes_uses_a_share_between_theirs():
     sizes, shares = (1e8, 0.135e9, 0.6e9, 8e9, 1e11), (0.12, 0.12, 0.14, 0.5, 0.5)
     assert [utilisation(size) for size in sizes] == pytest.approx(shares)

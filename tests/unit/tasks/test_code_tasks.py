@@ -146,8 +146,8 @@ def test_a_hostile_program_scores_nothing_and_leaves_nothing(
 
 
 @needs_sandbox
-def test_where_memory_ends_the_kernel_ends_the_program_first():
-    said = "import time, os\nos.write(1, open('/proc/self/oom_score_adj', 'rb').read())"
+def test_a_program_is_marked_for_the_kernel_to_end_first():
+    said = "import os\nos.write(1, open('/proc/self/oom_score_adj', 'rb').read())"
     assert run_program(said, 20, 256) == (b"1000\n", 0, "")
 
 

@@ -191,7 +191,9 @@ def test_check_says_what_one_may_not_expect_of_adapting(source, capsys):
     )
     write({"adapt__learn": {"train": {"prompts_per_collect": 999}}})
     assert main(["check"]) == 0
-    assert "note: adapt.learn.train.prompts_per_collect: 999 problems" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "note: adapt.learn.train.prompts_per_collect: 999 problems" in said
+    assert "with the problems on disk it is refused" in said
     write({"adapt__tasks": []})
     assert main(["check"]) == 2
     assert "`dopsd adapt` makes it of adapt.source once adapt.tasks" in capsys.readouterr().err
@@ -205,6 +207,8 @@ def test_check_says_what_one_may_not_expect_of_adapting(source, capsys):
     write({"adapt__source": "models/none"})
     assert main(["check"]) == 2
     assert "get one: `hf download NAME --local-dir models/NAME`" in capsys.readouterr().err
+    assert main(["adapt"]) == 2
+    assert "(config.json: No such file or directory); correct the path" in capsys.readouterr().err
 
 
 def test_texts_that_cannot_be_learnt_are_refused_before_the_conversion(source, capsys):

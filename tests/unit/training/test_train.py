@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -28,11 +29,16 @@ from dopsd.training import checkpoint
 from dopsd.training.config import TrainConfig
 from dopsd.training.run_folder import RunFolder
 from dopsd.training.run_identity import scratch_folder
-from dopsd.training.trainer import Trainer
+from dopsd.training.trainer import TOKENS, Trainer
 
 
 def scratch() -> Path:
     return scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+
+
+def test_a_tiny_loss_is_shown():
+    trainer = SimpleNamespace(losses=[5.7e-6])
+    assert Trainer.describe(trainer, {TOKENS: 2.0}) == "mean loss 5.7e-06  2 tokens/s"
 
 
 def test_a_killed_run_continues_to_the_same_bytes_in_the_middle_of_a_collect(
