@@ -213,7 +213,10 @@ def test_every_difference_to_the_harness_on_gsm8k_is_the_one_that_the_docs_expla
         pairs[ours.score == 1, sample["exact_match"] == 1] += 1
         (taken,) = sample["filtered_resps"]
         if ours.score == 1 and sample["exact_match"] != 1:
-            why["3.0 is not 3" if float(taken) == row["ground_truth"] else "a later number"] += 1
+            text, right = row["generation"].replace(",", ""), f"{row['ground_truth']:g}"
+            later = text.rfind(taken.replace(",", "")) > text.rfind(right) >= 0
+            number = "a later number" if later else "another"
+            why["3.0 is not 3" if float(taken) == row["ground_truth"] else number] += 1
         if ours.score != 1 and sample["exact_match"] == 1:
             why["no answer in the format" if ours.answer is None else "another"] += 1
     assert pairs == {(True, True): 853, (True, False): 20, (False, True): 19, (False, False): 238}
