@@ -19,7 +19,6 @@ from dopsd.algorithms.common.groups import Rewarded, RewardedGroups, group_colle
 from dopsd.algorithms.common.losses import metric_sums
 from dopsd.algorithms.common.views import Completions
 from dopsd.algorithms.d_opsd.divergence import Divergence
-from dopsd.algorithms.d_opsd.states import BlockSchedule, reveal
 from dopsd.algorithms.temporal.targets import Top, targets
 from dopsd.algorithms.trace_rl.states import Steps, group_steps
 from dopsd.core.rng import fold_in, key_from, uniform
@@ -126,7 +125,7 @@ class Temporal:
             for states in drawn
             for i in states
         }
-        tops = self._targets(policy, item, steps, trained, update)
+        tops = self._targets(policy, item, steps, trained)
 
         def row(i: int, states: int) -> dict[str, Tensor]:
             state = ids.masked_fill(steps.masked[i], policy.mask_id)
@@ -153,21 +152,13 @@ class Temporal:
         return sorted(draw.argsort()[: self.config.states].tolist())
 
     def _targets(
-        self,
-        policy: Policy,
-        item: Rewarded,
-        steps: Steps,
-        trained: dict[int, Tensor],
-        update: int,
+        self, policy: Policy, item: Rewarded, steps: Steps, trained: dict[int, Tensor]
     ) -> dict[int, Top]:
         """Return the targets of some states of a rollout."""
         rollout = item.rollout
         if rollout.top_ids is not None and rollout.top_logps is not None:
             return dict.fromkeys(trained, (rollout.top_ids, rollout.top_logps))
-        key = key_from("reveal", self.collector.seed, update, rollout.problem_id, rollout.attempt)
-        blocks = BlockSchedule.of(policy, self.context.sampling)
-        shown = reveal(rollout, steps.first.tolist(), self.config, blocks, key)
-        seen = rollout.completion_ids.masked_fill(steps.masked & ~shown, policy.mask_id)  # [S, G]
+        seen = rollout.completion_ids.masked_fill(steps.masked, policy.mask_id)  # [S, G]
         ids = torch.cat([rollout.prompt_ids.expand(len(seen), -1), seen], 1)
         with policy.teacher():
             rows = self.context.sequences_at_once

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from dopsd.algorithms.common.config import GROUPS, Forwards, IteratedGroupConfig, TrainOverrides
 from dopsd.core.metrics import Metric
-from dopsd.core.settings import LARGEST, Count, Natural, Positive, Share
+from dopsd.core.settings import LARGEST, Count, Natural, Positive
 from dopsd.models.config import AdapterConfig
 from dopsd.rollout.config import SamplingConfig
 
@@ -33,7 +33,6 @@ class TemporalConfig(IteratedGroupConfig):
     target: Literal["commit", "snapshot", "all_future"] = "commit"  # which later state teaches
     gap: Count = 1  # of target snapshot: steps between the state and the one that teaches it
     teacher: Literal["live", "base", "ema"] = "live"  # the policy that sampled, or others' weights
-    reveal_ratio: Share = 0.0  # share of later blocks' masks that the teacher is shown (own)
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99  # of the ema teacher, per update
     top_k: Count = 20  # tokens of a target that are kept, with the probability of all others
     divergence: Literal["jsd", "forward_kl", "reverse_kl"] = "jsd"  # student to target
@@ -46,25 +45,7 @@ class TemporalConfig(IteratedGroupConfig):
     @property
     def keeps_commits(self) -> bool:
         """Whether the sampler keeps the targets, so that no forward makes them."""
-        return (self.target, self.teacher, self.reveal_ratio) == ("commit", "live", 0)
-
-    @property
-    def reveal_scope(self) -> Literal["future_blocks"]:
-        """Which masks the teacher may be shown: never one of the block that it is asked about."""
-        return "future_blocks"
-
-    @property
-    def unseen_by_blocks(self) -> tuple[str, str] | None:
-        """The reveal of later blocks, which a block-causal base does not see."""
-        return ("reveal_ratio above 0", "set reveal_ratio: 0") if self.reveal_ratio else None
-
-    def reason_against(self, sampling: SamplingConfig) -> str | None:
-        """Return why a reveal shows nothing in such rollouts; None if it does."""
-        if self.reveal_ratio and sampling.gen_length == sampling.block_length:
-            return (
-                "reveal_ratio: one block has no later one; set it to 0, or a shorter block_length"
-            )
-        return None
+        return (self.target, self.teacher) == ("commit", "live")
 
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: the teacher sees the states of a rollout once, if at all."""
@@ -84,17 +65,7 @@ class TemporalConfig(IteratedGroupConfig):
     @model_validator(mode="after")
     def switches_agree(self) -> Self:
         """Refuse tokens that are their own target under the very policy that learns."""
-        if self.reveal_ratio and self.target != "commit":
-            raise ValueError(
-                f"reveal_ratio {self.reveal_ratio:g} with target {self.target}: the teacher could"
-                " be shown what it is asked; set target: commit, or reveal_ratio: 0"
-            )
-        if (
-            self.positions == "committed"
-            and not self.reveal_ratio
-            and self.teacher == "live"
-            and self.iterations == 1
-        ):
+        if self.positions == "committed" and self.teacher == "live" and self.iterations == 1:
             raise ValueError(
                 "positions committed with teacher live and one update of a collect teaches nothing;"
                 " set iterations above 1, another teacher, or positions masked"

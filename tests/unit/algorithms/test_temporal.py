@@ -13,8 +13,6 @@ from fakes import EOS
 from test_literal import as_base, collected, gradients, logps, moved
 
 from dopsd.algorithms.common.groups import Rewarded
-from dopsd.algorithms.registry import blocks_fault
-from dopsd.algorithms.temporal import algorithm as temporal
 from dopsd.algorithms.temporal.algorithm import Temporal
 from dopsd.algorithms.temporal.config import TemporalConfig
 from dopsd.algorithms.temporal.targets import targets, teachers_of
@@ -23,7 +21,7 @@ from dopsd.core.tensors import first_index
 from dopsd.core.types import Rollout
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import load_policy
-from dopsd.rollout.config import Decoding, SamplingConfig
+from dopsd.rollout.config import Decoding
 from dopsd.rollout.fast_dllm import denoise_approximately
 from dopsd.rollout.likeliest import LEAST, coarse, likeliest
 from dopsd.rollout.sampler import GenerationRequest, denoise
@@ -138,25 +136,20 @@ def doubles(monkeypatch: pytest.MonkeyPatch):
     torch.set_default_dtype(torch.float32)
 
 
-def seen(
-    loop: Trainer, rollout: Rollout, step: int, shown: torch.Tensor | None = None
-) -> torch.Tensor:
+def seen(loop: Trainer, rollout: Rollout, step: int) -> torch.Tensor:
     """Probabilities of the tokens that can be sampled, in the state before a step."""
-    policy, masked = loop.policy, rollout.revealed_at >= step
-    masked = masked if shown is None else masked & ~shown
-    ids = rollout.completion_ids.masked_fill(masked, policy.mask_id)
+    policy = loop.policy
+    ids = rollout.completion_ids.masked_fill(rollout.revealed_at >= step, policy.mask_id)
     allowed = [i for i in range(policy.vocabulary) if i not in policy.suppress_tokens]
     return logps(loop, rollout.prompt_ids, ids)[:, allowed].log_softmax(-1).exp()
 
 
 @torch.no_grad()
-def teachers(
-    loop: Trainer, item: Rewarded, shown: dict[tuple[int, int], torch.Tensor]
-) -> dict[int, torch.Tensor]:
+def teachers(loop: Trainer, item: Rewarded) -> dict[int, torch.Tensor]:
     rollout = item.rollout
     times = rollout.revealed_at.unique().tolist()
     with as_base(loop) if loop.algorithm.config.teacher == "base" else nullcontext():
-        return {step: seen(loop, rollout, step, shown.get((id(rollout), step))) for step in times}
+        return {step: seen(loop, rollout, step) for step in times}
 
 
 @pytest.mark.parametrize(
@@ -166,23 +159,15 @@ def teachers(
         ({"target": "snapshot", "gap": 2, "divergence": "forward_kl", "teacher": "base"}, kl),
         ({"target": "all_future", "divergence": "forward_kl", "teacher": "base"}, kl),
         ({"target": "commit", "teacher": "base"}, jsd),
-        ({"reveal_ratio": 0.5}, jsd),
         ({"divergence": "reverse_kl", "clip": 0.01}, bounded_reverse_kl),
         ({"top_k": 3}, jsd_of_three),
         ({"sampling__threshold": 0.3}, jsd),
-        ({"sampling__threshold": 0.3, "reveal_ratio": 0.5}, jsd),
     ],
 )
 def test_the_loss_by_hand(project, doubles, changes: dict, divergence):
     """State by state, each forward alone: the sum over masked tokens, 1/T, 1/N."""
     kept: list[Rewarded] = []
-    shown: dict[tuple[int, int], torch.Tensor] = {}  # by rollout and step
-    scale, reveal = Temporal.scale, temporal.reveal
-
-    def drawn(rollout, steps, *others):
-        found = reveal(rollout, steps, *others)
-        shown.update({(id(rollout), t): row for t, row in zip(steps, found, strict=True)})
-        return found
+    scale = Temporal.scale
 
     def remember(self, policy, item):
         kept.append(item)
@@ -190,7 +175,6 @@ def test_the_loss_by_hand(project, doubles, changes: dict, divergence):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Temporal, "scale", remember)
-        patch.setattr(temporal, "reveal", drawn)
         loop = moved("temporal", **ALL | changes)
         loop.policy.core.double()
         while not loop.waiting:
@@ -198,10 +182,10 @@ def test_the_loss_by_hand(project, doubles, changes: dict, divergence):
     batch = loop.waiting[0][0]
     config, policy = loop.algorithm.config, loop.policy
     total = torch.zeros(())
-    for item, teacher in zip(kept, [teachers(loop, item, shown) for item in kept], strict=True):
+    for item, teacher in zip(kept, [teachers(loop, item) for item in kept], strict=True):
         rollout = item.rollout
         end = first_index(rollout.completion_ids, policy.eos_id)
-        counted, no = torch.arange(40) <= end, torch.tensor(False)
+        counted = torch.arange(40) <= end
         times = sorted({int(t) for t in rollout.revealed_at[counted]})
         for n, t in enumerate(times):
             student = seen(loop, rollout, t)
@@ -213,9 +197,6 @@ def test_the_loss_by_hand(project, doubles, changes: dict, divergence):
                 later = states.get(config.target, range(min(n + 1, own), own + 1))
                 target = torch.stack([teacher[times[i]][place] for i in later]).mean(0)
                 total = total + divergence(student[place], target) / len(times) / 2
-        assert bool(config.reveal_ratio) == any(
-            shown.get((id(rollout), t), no).any() for t in times
-        )
     found = loop.algorithm.loss(policy, batch)
     assert found.total.item() == pytest.approx(total.item(), rel=1e-6) and total > 0.01
     ours, theirs = (gradients(loop, loss) for loss in (found.total, total))
@@ -230,13 +211,6 @@ def test_a_token_at_its_own_commit_teaches_nothing_at_first(project):
     assert found.metrics.means()["agreement"] == 1.0
     with pytest.raises(ValueError, match="teaches nothing; set iterations above 1"):
         TemporalConfig(positions="committed", iterations=1, target="snapshot")
-    with pytest.raises(ValueError, match="could be shown what it is asked; set target: commit"):
-        TemporalConfig(reveal_ratio=0.5, target="all_future")
-    shown = TemporalConfig(reveal_ratio=0.5)
-    assert "reveal_ratio: 0" in str(blocks_fault("temporal", shown))
-    assert "one block has no later one" in str(
-        shown.reason_against(SamplingConfig(block_length=256))
-    )
 
 
 def test_one_drawn_state_is_all_of_them_on_average(project):
