@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,16 +24,6 @@ from dopsd.rollout.prompts import decoding
 if TYPE_CHECKING:
     from dopsd.algorithms.d_opsd.config import DOpsdConfig
     from dopsd.models.policy import Policy
-
-
-class Revealing(Protocol):
-    """Settings by which a teacher is shown tokens that the student has not reached."""
-
-    @property
-    def reveal_scope(self) -> str: ...  # noqa: D102
-
-    @property
-    def reveal_ratio(self) -> float: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -103,7 +93,7 @@ def recorded_steps(
 def reveal(
     rollout: Rollout,
     steps: Sequence[int],
-    config: Revealing,
+    config: DOpsdConfig,
     blocks: BlockSchedule,
     key: int,
     view: TeacherView = AS_STUDENT,

@@ -213,7 +213,7 @@ def test_every_difference_to_the_harness_on_gsm8k_is_the_one_that_the_docs_expla
         pairs[ours.score == 1, sample["exact_match"] == 1] += 1
         (taken,) = sample["filtered_resps"]
         if ours.score == 1 and sample["exact_match"] != 1:
-            text, right = row["generation"].replace(",", ""), f"{row['ground_truth']:g}"
+            text, right = row["generation"].replace(",", ""), f"{row['ground_truth']:.10g}"
             later = text.rfind(taken.replace(",", "")) > text.rfind(right) >= 0
             number = "a later number" if later else "another"
             why["3.0 is not 3" if float(taken) == row["ground_truth"] else number] += 1
