@@ -56,11 +56,11 @@ def begin(params: Params, task: str) -> list[RunKey]:
             code=Code.CONTRADICTION,
         )
     require_own(params)
+    source = read_source(Path(params.adapt.source or ""))  # its path before the data are made
     problems = load_task(task, params.data.tasks[task]).load("train")
     runs = [params.run(task, name, params.adapt.seed) for name in params.adapt.phases]
     if faults := [f for run in runs if (f := run.reason_against_problems(len(problems)))]:
         raise DopsdError(faults[0], code=Code.MISFIT)  # before the conversion takes minutes
-    source = read_source(Path(params.adapt.source or ""))
     _own_responses(params, source.raw["max_position_embeddings"])
     require_converted(params.adapt)
     out = Path(params.model.path)

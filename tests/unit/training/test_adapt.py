@@ -166,6 +166,13 @@ def test_settings_that_make_no_base_are_refused(source, changes, expected, capfd
     assert code == 2 and re.search(expected, capfd.readouterr().err)
 
 
+def test_adapt_names_a_missing_source_before_the_data_are_made(source, capfd):
+    write({"adapt__source": "models/none"})
+    shutil.rmtree("data/sudoku")
+    assert main(["adapt"]) == 2
+    assert "adapt.source: models/none" in capfd.readouterr().err
+
+
 def test_check_says_what_one_may_not_expect_of_adapting(source, capsys):
     write({"adapt__learn": {"length": 5, "train": {"updates": 3, "warmup_updates": 3}}})
     assert main(["check"]) == 0
