@@ -53,7 +53,7 @@ lowest newest: # the tests of `make test` with the lowest, or the newest, versio
 gpu-versions: # tests of models, rollout, algorithms, training and GPUs with the versions of .ci/gpu-versions.txt; needs PYTHON=python3.12
 	PYTHON=$(PYTHON) WORKERS=$(WORKERS) .ci/versions gpu
 
-every-method: install # every method on every task; BY=dvc or BY=deployment: by one entry point; about an hour
+every-method: install # every method on every task; BY=dvc or BY=deployment: by one entry point; about two hours on two cores
 	python -m pytest -n $(WORKERS) --dist worksteal -m nightly $(if $(BY),-k $(BY))
 
 nightly: coverage every-method lowest newest
