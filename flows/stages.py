@@ -11,6 +11,7 @@ from prefect.cache_policies import NO_CACHE, CachePolicy
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.states import Completed
 
+from dopsd.config.params_file import way_back
 from dopsd.core.environment import RESTORE_ONLY
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.paths import PUBLISHED, RunKey
@@ -71,7 +72,7 @@ def write_settings(request: RunRequest, can_retrain: bool = False) -> dict[str, 
         lines = [line.removeprefix("--set: ") for line in str(error).splitlines()]
         message = "refused, nothing was started: " + "; ".join(lines)
         raise DopsdError(message, code=error.code) from None
-    for line in changed or ["params.yaml: nothing to change"]:
+    for line in (changed or ["params.yaml: nothing to change"]) + way_back(run_request.PARAMS):
         log.info(line)
     return {"stage": "settings", "changed": len(changed)}
 

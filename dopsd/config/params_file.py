@@ -4,6 +4,7 @@ import codecs
 import json
 import shutil
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,7 +29,8 @@ from dopsd.core.settings import Section
 from dopsd.tasks.registry import TASKS
 
 DOT = "\0"  # stands for a dot in a name that is a part of a dotted key
-BEFORE = Path("work/params.before.yaml")  # a copy of the file that was replaced
+BEFORE = Path("work/params.before.yaml")  # the file that was replaced, unless a run wrote it
+OF_RUN = Path("work/params.run.yaml")  # the file as the last run wrote it
 
 
 def single(key: str, value: object) -> Iterator[tuple[str, Any]]:
@@ -243,12 +245,12 @@ def params(
     hardware: str,
     changes: list[str],
     path: Path,
-    needs_files: bool = False,
+    is_run: bool = False,
 ) -> list[str]:
     """Write a settings file and return a line for every key that changed.
 
     A profile replaces the file and its comments, except for tasks of its own. Changes alone keep
-    the comments of the file. The previous file is kept as work/params.before.yaml.
+    the comments of the file. The previous file is kept, by `_keep`.
 
     Args:
         profile: the profile to start from; None starts from the settings in `path`.
@@ -256,7 +258,8 @@ def params(
         hardware: hardware of a language model's profile.
         changes: `key=value` pairs to apply.
         path: the file to write.
-        needs_files: refuse settings that name missing files, or a start that does not fit.
+        is_run: a run writes the file: refuse settings that name missing files, or a start that does
+            not fit.
 
     Raises:
         DopsdError: if an option, a change or the resulting settings are invalid.
@@ -274,18 +277,59 @@ def params(
     start = old if profile is None else of_profile(profile, preset, hardware, old)
     raw = with_changes(start, changes)
     settings = checked(raw, "--set" if changes else path)
-    if needs_files:
+    if is_run:
         require(settings)
     fit_sections(raw, settings, {} if profile else old)
     changed = differences(old, raw)
     before = path.read_bytes() if path.is_file() else b""
-    if before and changed:
-        BEFORE.parent.mkdir(exist_ok=True)
-        BEFORE.unlink(missing_ok=True)
-        shutil.copy(path, BEFORE)
     if changed:
         text = render(raw) if profile else in_layout(raw, path)
         has_crlf = before.count(b"\r\n") > before.count(b"\n") / 2
         encoding = "utf-8-sig" if before.startswith(codecs.BOM_UTF8) else "utf-8"
-        rewrite(path, text.replace("\n", "\r\n" if has_crlf else "\n").encode(encoding))
+        content = text.replace("\n", "\r\n" if has_crlf else "\n").encode(encoding)
+        _keep(path, is_run)
+        rewrite(path, content)
+        if is_run:
+            _copy(path, OF_RUN)
     return changed
+
+
+def is_of_run(path: Path) -> bool:
+    """Return whether a settings file is as the last run wrote it."""
+    return path.is_file() and OF_RUN.is_file() and path.read_bytes() == OF_RUN.read_bytes()
+
+
+def way_back(path: Path) -> list[str]:
+    """Return how a person gets back what a run replaced; empty for a file that no run wrote."""
+    kept = _kept() if is_of_run(path) else []
+    return [
+        f"{path}: a run wrote it; the last version of yours: {copy}; `cp {copy} {path}` brings it"
+        " back"
+        for copy in kept[-1:]
+    ]
+
+
+def _kept() -> list[Path]:
+    """Return the copies of files that runs replaced and a person had written, the newest last."""
+    return sorted(BEFORE.parent.glob(f"{BEFORE.stem}.*{BEFORE.suffix}"))
+
+
+def _keep(path: Path, is_run: bool) -> None:
+    """Copy a settings file that is about to be replaced, unless a run wrote it.
+
+    What a run replaces gets a copy with the time in its name too, which nothing replaces.
+    """
+    if is_of_run(path) or not path.is_file():
+        return
+    if is_run:
+        content = path.read_bytes()
+        for copy in [copy for copy in _kept() if copy.read_bytes() == content]:
+            copy.unlink()
+        _copy(path, BEFORE.with_suffix(f".{datetime.now(UTC):%Y%m%d-%H%M%S-%f}{BEFORE.suffix}"))
+    _copy(path, BEFORE)
+
+
+def _copy(path: Path, copy: Path) -> None:
+    copy.parent.mkdir(exist_ok=True)
+    copy.unlink(missing_ok=True)
+    shutil.copy(path, copy)

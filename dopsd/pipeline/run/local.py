@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from dopsd.config.params import Params
+from dopsd.config.params_file import way_back
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.interrupts import handling
@@ -60,7 +61,7 @@ def run_here(request: RunRequest, params: Params) -> None:
     require_room(params)
     with WriterLock("run"):
         changed = run_request.write(request)
-    for line in changed:
+    for line in changed + way_back(run_request.PARAMS):
         log(f"run: {line}")
     LocalRun(params).run()
 

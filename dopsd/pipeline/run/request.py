@@ -155,5 +155,5 @@ def write(request: RunRequest) -> list[str]:
         request.hardware,
         request.all_changes,
         PARAMS,
-        needs_files=True,
+        is_run=True,
     )

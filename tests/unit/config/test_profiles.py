@@ -22,6 +22,7 @@ from dopsd.config.profiles.layers import embedded_text
 from dopsd.core.errors import DopsdError
 from dopsd.evaluation.published import published_tables
 from dopsd.models.config import AdapterConfig
+from dopsd.pipeline.run import request as run_request
 from dopsd.pipeline.run.request import RunRequest
 
 TASKS = ("gsm8k", "math500", "countdown", "sudoku")
@@ -152,6 +153,28 @@ def test_a_change_keeps_comments_of_the_user_and_a_profile_replaces_them(embedde
     assert main(["params", "--profile", "embedded"]) == 0
     assert Path("params.yaml").read_text() == text
     assert "# tried 1 on Monday" in Path("work/params.before.yaml").read_text()
+
+
+def test_runs_never_replace_the_copy_of_what_a_person_wrote(embedded, capsys):
+    before, settings = Path("work/params.before.yaml"), Path("params.yaml")
+    mine, then = f"{embedded}# mine\n", []
+    settings.write_text(mine)
+    for updates in (1, 2):
+        run_request.write(RunRequest(max_updates=updates))
+        then.append(settings.read_text())
+    assert then[0] != then[1] and before.read_text() == mine  # by the old rule: then[0]
+    assert main(["params", "--set=train.updates=9"]) == 0  # of a file that a run wrote
+    first, *_, back = capsys.readouterr().out.splitlines()
+    copy, other = re.search(r"`cp (\S+) params.yaml` brings it back", back)[1], first.split()[-1]
+    assert (before.read_text(), Path(copy).read_text()) == (mine, mine)
+    assert Path(other).read_text() == then[1]
+    settings.write_text(f"{then[1]}# changed after a run\n")
+    run_request.write(RunRequest(max_updates=1))
+    assert before.read_text().endswith("# changed after a run\n")
+    assert Path(copy).read_text() == mine  # nothing replaces this one
+    assert main(["params"]) == 0
+    newest = re.search(r"`cp (\S+) ", capsys.readouterr().out)[1]
+    assert Path(newest).read_text().endswith("# changed after a run\n")
 
 
 def test_a_method_and_a_task_join_with_their_comments_and_leave_again(embedded, capsys):
