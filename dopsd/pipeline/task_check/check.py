@@ -68,7 +68,7 @@ def check(params: Params, name: str, answers_file: Path | None) -> None:
     check_others(task, rows, findings)
     check_solutions(task, rows, findings)
     if answers_file:
-        check_file(task, rows, answers_file, findings)
+        check_file(task, answers_file, findings)
     sys.stdout.write("\n".join(findings.lines[1:]) + "\n\n")
     if findings.faults:
         raise DopsdError(

@@ -198,7 +198,7 @@ def check_solutions(task: CustomTask, rows: list[Located], findings: Findings) -
         )
 
 
-def check_file(task: CustomTask, rows: list[Located], path: Path, findings: Findings) -> None:
+def check_file(task: CustomTask, path: Path, findings: Findings) -> None:
     """Score the answers of a file with columns answer, generation and, where known, correct.
 
     Raises:
@@ -209,7 +209,7 @@ def check_file(task: CustomTask, rows: list[Located], path: Path, findings: Find
     wrong = []
     for number, row in enumerate(read_file(path, ANSWERS)):
         text = cell(row, "generation", ANSWERS, task.rows.decimal)
-        result = task.verify(_problem(task, rows, row), text)
+        result = task.verify(_problem(task, row), text)
         line = f"{row.place}: {result.score:g}, answer: {(result.answer or 'none')[:60]!r}"
         expected = _expected(row)
         if expected is not None and expected != result.correct:
@@ -221,29 +221,19 @@ def check_file(task: CustomTask, rows: list[Located], path: Path, findings: Find
         findings.faults.append(f"{len(wrong)} answers of {path} score otherwise than expected")
 
 
-def _problem(task: CustomTask, rows: list[Located], row: Row) -> Problem:
+def _problem(task: CustomTask, row: Row) -> Problem:
     """Return the problem of a row with answers; a program also gets its question and columns."""
-    answer = cell(row, "answer", ANSWERS, task.rows.decimal).strip()
-    question = row.values.get("question")
-    if not isinstance(task.config.verifier, CommandConfig):
-        try:
+    question, answer = row.values.get("question"), None
+    needs_row = isinstance(task.config.verifier, CommandConfig) or task.rows.row_columns
+    if not (needs_row and question and row.values.get("answer") is None):
+        answer = cell(row, "answer", ANSWERS, task.rows.decimal).strip()
+    try:
+        if not needs_row:
             return task.of_generation("?", answer)
-        except DopsdError as error:
-            raise DopsdError(f"{row.place}: {error}", code=error.code) from error
-    problems = {
-        task.identity(p): p
-        for p in (located.problem for located in rows)
-        if p.answer == answer
-        and (question is None or task.identity(p) == " ".join(str(question).casefold().split()))
-    }
-    if len(problems) != 1:
-        also = "" if question is None else f" and the prompt {str(question)[:40]!r}"
-        raise DopsdError(
-            f"{row.place}: {len(problems)} problems of {task.name} have the answer"
-            f" {answer[:40]!r}{also}; the program needs one: write its prompt in column question",
-            code=Code.SOURCE_ROW,
-        )
-    return next(iter(problems.values()))
+        return task.of_row(None if question is None else str(question), answer)
+    except DopsdError as error:
+        hint = "; write its question in column question" if needs_row and question is None else ""
+        raise DopsdError(f"{row.place}: {error}{hint}", code=error.code) from error
 
 
 def _expected(row: Row) -> bool | None:

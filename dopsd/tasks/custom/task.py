@@ -4,7 +4,9 @@ published: the first of `answer_format` that a generation has counts. strict: on
 them.
 """
 
+import json
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -83,7 +85,7 @@ class CustomTask(AskingTask):
 
     def identity(self, problem: Problem) -> str:
         """Return a key that is equal for equal questions: words without regard to case."""
-        return " ".join(problem.prompt.casefold().split())
+        return _words(problem.prompt)
 
     def build(self) -> dict[str, list[Problem]]:
         """Return the problems of train, validation and test; no question is in two of them."""
@@ -147,20 +149,58 @@ class CustomTask(AskingTask):
     def of_generation(self, question: str, ground_truth: object) -> Problem:
         """Return the problem of a row in a file of generations; ground truth is a text or JSON.
 
-        Without one (null) every answer scores 0.
+        Where the verifier reads columns, it is the problem of the question's row. Otherwise every
+        answer scores 0 without a ground truth (null).
 
         Raises:
-            DopsdError: if the ground truth is something else, or the verifier cannot use it.
+            DopsdError: if the ground truth is something else, the verifier cannot use it, or it
+                needs the question's row and there is none.
         """
+        answer = (as_text(ground_truth, self.rows.decimal) or "").strip()
+        if self.rows.row_columns:
+            return self.of_row(question, None if ground_truth is None else answer)
         if ground_truth is None:
             return new_problem(self.name, question, UNKNOWN)
-        answer = (as_text(ground_truth, self.rows.decimal) or "").strip()
         if expected := self.verifier.fault(answer) if answer else "an answer":
             raise DopsdError(
                 f"expected {expected} as ground_truth, found {answer[:40]!r}",
                 code=Code.GENERATIONS_ROW,
             )
         return new_problem(self.name, question, answer)
+
+    def of_row(self, question: str | None, answer: str | None) -> Problem:
+        """Return the problem of the one row with this question and this answer.
+
+        Args:
+            question: the cell or the prompt; None: any.
+            answer: the row's answer; None: any.
+
+        Raises:
+            DopsdError: if there is no such row, or several differ.
+        """
+        asked = None if question is None else _words(question)
+        found = [p for asks, p in self.known if asked is None or asked in asks]
+        same = [p for p in found if answer is None or p.answer == answer]
+        distinct = {json.dumps([p.prompt, p.answer, p.extra]): p for p in same}
+        if len(distinct) == 1:
+            return same[0]
+        texts = {"the question": question, "the answer": answer}
+        sought = " and ".join(f"{k} {v[:40]!r}" for k, v in texts.items() if v is not None)
+        other = f"; its row has the answer {found[0].answer[:40]!r}" if found and not same else ""
+        raise DopsdError(
+            f"{len(distinct) or 'no'} rows of {self.name} have {sought}{other}, and the verifier"
+            " needs the question's row",
+            code=Code.GENERATIONS_ROW,
+        )
+
+    @cached_property
+    def known(self) -> list[tuple[set[str], Problem]]:
+        """The problems of all rows, each with its question's cell and its prompt."""
+        column, known = self.config.question, []
+        for row, problem in (pair for split in self.config.sources for pair in self.read(split)):
+            texts = {_words(str(row.values.get(column))), _words(problem.prompt)}
+            known.append((texts, problem))
+        return known
 
     def instructed(self, problem: Problem) -> str:
         """Return the instructions, if there are any, followed by the problem."""
@@ -184,6 +224,10 @@ class CustomTask(AskingTask):
         if answer is None or problem.answer == UNKNOWN:
             return 0.0
         return self.verifier.score(problem, answer)
+
+
+def _words(text: str) -> str:
+    return " ".join(text.casefold().split())
 
 
 def make(config: CustomTaskConfig, task: str) -> CustomTask:

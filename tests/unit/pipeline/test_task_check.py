@@ -22,6 +22,7 @@ from dopsd.core.files import write_json
 from dopsd.core.fingerprint import recipe
 from dopsd.core.paths import PUBLISHED
 from dopsd.pipeline.recipes import recipes
+from dopsd.tasks.custom.verifiers.python_tests import missing_sandbox
 from dopsd.tasks.registry import TASKS, load_task
 
 SECTION = {
@@ -315,11 +316,47 @@ def test_a_program_gets_the_row_of_an_answer_in_a_file(project: Path, capsys):
     second = {"answer": "2", "generation": "<answer>2</answer>", "correct": "true"}
     for rows, status, said in (
         ([row, second | {"question": " C"}], 0, "given.jsonl:2: 1, answer: '2'"),
-        ([row, second], 2, "given.jsonl:2: 2 problems of sums have the answer '2'"),
-        ([row | {"question": "b"}], 2, "given.jsonl:1: 0 problems of sums have the answer '1'"),
+        ([row, second], 2, "given.jsonl:2: 2 rows of sums have the answer '2'"),
+        ([row | {"question": "b"}], 2, "the answer '1'; its row has the answer '2'"),
+        ([{"generation": "<answer>5</answer>", "question": "E"}], 0, "given.jsonl:1: 1, answer"),
+        ([{"generation": "5"}], 2, "given.jsonl:1: no column answer"),
     ):
         (project / "given.jsonl").write_text("\n".join(map(json.dumps, rows)))
         assert main(["task", "check", "sums", "--answers", "given.jsonl"]) == status
+        captured = capsys.readouterr()
+        assert said in captured.out + captured.err, captured
+
+
+@pytest.mark.parametrize("kind", ["command", "python_tests"])
+def test_score_gives_the_verifier_the_row_of_the_question(project: Path, capsys, kind):
+    """With an empty row, or without tests, nothing would be right."""
+    (project / "data/external").mkdir()
+    (project / "data/external/s.py").write_text(
+        "import json, sys\nfor line in sys.stdin:\n    r = json.loads(line)\n    print(json.dumps("
+        "{'id': r['id'], 'score': float(r['row'].get('key') == r['response'])}), flush=True)\n"
+    )
+    program = {"program": ["python", "data/external/s.py"], "columns": ["key"]}
+    verifier = {"type": kind} | (program if kind == "command" else {"tests": "key"})
+    rows = "".join(f"q{n}\t{n}\tassert x == {n}\n" for n in range(6))
+    (project / "data/external/rows.csv").write_text(
+        f"question\tanswer\tkey\n{rows}q1\t9\tassert x\n"
+    )
+    if kind == "python_tests" and (fault := missing_sandbox()):
+        pytest.skip(f"needs a sandbox: {fault}")
+    section = SECTION | {"verifier": verifier, "prompt": "Say: {question}"}
+    write_params(data__sums=section, matrix__tasks=["sums"], pretrain__tasks=[])
+    generation = "<answer>assert x == 2</answer>" if kind == "command" else "<answer>x = 2</answer>"
+    given = {"question": "q2", "ground_truth": 2, "generation": generation}
+    for changes, status, said in (
+        ({}, 0, "100.000"),
+        ({"question": "Say:  Q2", "ground_truth": None}, 0, "100.000"),
+        ({"question": "q3", "ground_truth": "3"}, 0, " 0.000"),
+        ({"question": "q7"}, 2, "g.jsonl:1: no rows of sums have the question 'q7' and the answer"),
+        ({"ground_truth": 3}, 2, "its row has the answer '2'"),
+        ({"question": "q1", "ground_truth": None}, 2, "2 rows of sums have the question 'q1'"),
+    ):
+        Path("g.jsonl").write_text(json.dumps(given | changes))
+        assert main(["score", "--task", "sums", "g.jsonl"]) == status, capsys.readouterr()
         captured = capsys.readouterr()
         assert said in captured.out + captured.err, captured
 
