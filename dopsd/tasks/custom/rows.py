@@ -102,6 +102,13 @@ class RowReader:
         """Return what a problem carries: the cells that a program gets, and what scores it."""
         filled = [n for n in self.row_columns if n != self.may_be_empty or row.values.get(n)]
         cells = {name: cell(row, name, f"{self.key}.verifier") for name in filled}
+        for name, text in cells.items():
+            if fault := self.config.verifier.cell_fault(name, text):
+                raise DopsdError(
+                    f"{row.place}: column {name} ({self.key}.verifier) {fault}, found"
+                    f" {text[:60]!r}; mend the row",
+                    code=Code.SOURCE_ROW,
+                )
         return {SCORED_BY: self.scored_by} | ({ROW: cells} if cells else {})
 
 

@@ -49,7 +49,13 @@ def scored(answer: str, prompt: str = "", tests: str = TESTS, **changes: object)
         ("def add(a, b)\n    return a + b", 0.0),  # no Python
         ("import sys\nsys.exit(0)", 0.0),  # ends before the tests, as if all were well
         ("import os\nos._exit(0)", 0.0),
-        (ADD + "\nprint('passed ' + '0' * 32)\nraise SystemExit", 0.0),
+        (ADD + "\nprint('passed ' + '0' * 32)\nos._exit(0)", 0.0),
+        (ADD + "\nimport os\nos._exit(0)", 0.0),
+        (ADD + "\nexit(0)", 1.0),  # the tests run all the same
+        ("def add(a, b):\n    raise SystemExit", 0.0),  # ends the tests
+        ("import sys, threading\nthreading.Thread(target=sys.exit).start()", 0.0),
+        (f"```bash\npip install x\n```\n1. Write\n   ```python\n{ADD}\n```", 1.0),
+        ("-" * 99_999 + "1", 0.0),
         ("", 0.0),
         (ADD + "\nif __name__ == '__main__':\n    print(add(int(input()), 1))", 1.0),
         ("from __future__ import annotations\n" + ADD, 1.0),
@@ -72,6 +78,8 @@ def test_code_of_a_column_stands_before_the_program():
     body = "def add(a, b):\n    return math.floor(a + b)"
     assert scored(body) == 0.0
     assert scored(body, "import math", before="prompt") == 1.0
+    future = f"from __future__ import annotations\n{body}"
+    assert scored(future, "import math", before="prompt") == 1.0
 
 
 HOSTILE = {

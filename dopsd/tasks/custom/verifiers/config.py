@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator
 from dopsd.core.errors import unknown
 from dopsd.core.files import WORK
 from dopsd.core.settings import Count, Section
+from dopsd.tasks.custom.verifiers import row_tests
 
 EXTERNAL = PurePosixPath("data/external")  # the folder of files that DVC watches
 
@@ -53,6 +54,10 @@ class VerifierSettings(Section):
     def files(self) -> dict[str, str]:
         """The files that decide scores, by key."""
         return {}
+
+    def cell_fault(self, column: str, cell: str) -> str | None:
+        """Return what a cell of one of its columns should be, and is; None if it is sound."""
+        return None
 
 
 class ExactConfig(VerifierSettings):
@@ -204,6 +209,12 @@ class PythonTestsConfig(VerifierSettings):
     def columns(self) -> list[str]:
         """The columns that a problem carries."""
         return [self.tests, *([self.before] if self.before else [])]
+
+    def cell_fault(self, column: str, cell: str) -> str | None:
+        """Require tests that can fail."""
+        found = row_tests.fault(cell) if column == self.tests else None
+        expected = "Python code that raises where a program is wrong (assert add(1, 2) == 3)"
+        return found and f"must be {expected}, or a list of its lines; it has {found}"
 
 
 TYPES: dict[str, type[VerifierSettings]] = {

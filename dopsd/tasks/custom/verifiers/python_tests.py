@@ -7,10 +7,8 @@ System V shared memory, which no limit counts. Where memory ends, it is marked t
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-import re
 import secrets
 import select
 import shutil
@@ -21,17 +19,19 @@ import sys
 import tempfile
 from contextlib import suppress
 from functools import cache
+from inspect import getsource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code, DopsdError
+from dopsd.tasks.custom.verifiers import program_text
 from dopsd.tasks.custom.verifiers.command import ROW
+from dopsd.tasks.custom.verifiers.row_tests import code_of
 
 if TYPE_CHECKING:
     from dopsd.core.types import Problem
     from dopsd.tasks.custom.verifiers.config import PythonTestsConfig
 
-FENCE = re.compile(r"```[^\n`]*\n(.*?)(?:\n```|\Z)", re.DOTALL)
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")  # what an interpreter loads
 SCRATCH = 16 * 2**20  # bytes of /tmp in the sandbox
 MOST_PROCESSES, MOST_FILES, LONGEST_OUTPUT = 16, 64, 2**20
@@ -100,12 +100,9 @@ class PythonTests:
                 " answers to rows of the task",
                 code=Code.SOURCE_ROW,
             )
-        answer = answer.replace("\r\n", "\n")
-        fenced, before = FENCE.search(answer), cells.get(self.config.before, "")
         passed = f"passed {secrets.token_hex(16)}".encode()
-        end = f"__import__('os').write(1, {passed!r})"  # whatever the program did with print
-        tests = _lines(cells[self.config.tests])
-        code = "\n".join([before, fenced[1] if fenced else answer, "", tests, end, ""])
+        before, tests = cells.get(self.config.before, ""), code_of(cells[self.config.tests])
+        code = f"{getsource(program_text)}\nrun{(answer, before, tests, passed)!r}\n"
         output, status, fault = run_program(code, self.config.seconds, self.config.memory_mb)
         if fault:
             raise DopsdError(
@@ -115,15 +112,6 @@ class PythonTests:
                 code=Code.VERIFIER_PROGRAM,
             )
         return float(status == 0 and passed in output)
-
-
-def _lines(cell: str) -> str:
-    """Return a cell's code; a list of texts, as MBPP has it, is joined."""
-    with suppress(ValueError):
-        found = json.loads(cell)
-        if isinstance(found, list) and all(isinstance(line, str) for line in found):
-            return "\n".join(found)
-    return cell
 
 
 def run_program(code: str, seconds: int, memory_mb: int) -> tuple[bytes, int | None, str]:
