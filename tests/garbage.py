@@ -29,8 +29,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 from parsers import PARSERS  # noqa: E402
 
-from dopsd.cli.main import MISTAKES  # noqa: E402
-from dopsd.core.errors import DopsdError, readable  # noqa: E402
+from dopsd.core.errors import MISTAKES, DopsdError, readable  # noqa: E402
 
 SECONDS, HANGS = 1.0, 60  # of CPU time an input; of wall clock until it is held to wait for ever
 WARM = 30

@@ -19,10 +19,10 @@ from dopsd.cli.stages import DVC, PARALLEL, STAGES
 from dopsd.config.loading import load_params
 from dopsd.config.params import Params
 from dopsd.core.environment import bypass_proxies, name_user, refuse_leftovers
-from dopsd.core.errors import TEMPORARY, Code, DopsdError, readable, unknown, with_code
+from dopsd.core.errors import Code, DopsdError, of_system, unknown
 from dopsd.core.files import WORK
 from dopsd.core.paths import REPORTS, RUNS
-from dopsd.core.progress import FULL, is_main_rank, log, outlive_readers, refuse_cut_output
+from dopsd.core.progress import is_main_rank, log, outlive_readers, refuse_cut_output
 from dopsd.distributed.launch import (
     accept_signals,
     end_with_parent,
@@ -34,13 +34,6 @@ from dopsd.pipeline.recipes import unchanged
 
 VERSION: str = dopsd.__version__
 SIGNALLED = 128  # exit codes from here on: ended by a signal
-MISTAKES = (
-    FileNotFoundError,
-    FileExistsError,
-    PermissionError,
-    IsADirectoryError,
-    NotADirectoryError,
-)
 SMALLER = (
     "lower train.micro_batch_states, sampling.batch_size or the protocol's batch_size, or set"
     " train.gradient_checkpointing; then the same command continues from the last checkpoint"
@@ -199,24 +192,6 @@ def adapt(arguments: argparse.Namespace, params: Params) -> int:
         return 0
 
 
-def _code(error: OSError) -> Code:
-    """Return whether a path, a full disk, or something that may pass caused the error."""
-    if isinstance(error, MISTAKES) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-        return Code.PATH
-    return Code.DISK_FULL if error.errno in FULL else Code.TEMPORARY
-
-
-def _explained(error: OSError) -> str:
-    """Return the system's message and the files it concerns.
-
-    Errors of the network or of the working directory name no file.
-    """
-    files = [str(name) for name in (error.filename, error.filename2) if name is not None]
-    if not files and isinstance(error, FileNotFoundError):
-        files = ["the working directory, or a program"]
-    return ": ".join([error.strerror or str(error) or type(error).__name__, *files])
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `dopsd ARGV` and return its exit code; without `argv`, run the process' own arguments."""
     if argv is None:
@@ -235,7 +210,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         arguments = parser.parse_args(words)
     except OSError as error:  # of standard output
-        return _unusable(error)
+        return _report(of_system(error))
     arguments.command = arguments.command.replace("-", "_")
     if arguments.command in (*STAGES, *DVC):
         end_with_parent()
@@ -266,21 +241,15 @@ def _ended(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported here
             raise
         message = f"{' '.join(str(error).split())[:160]}; {SMALLER}"
-        return _report(message, Code.OUT_OF_MEMORY, 1)
+        return _report(DopsdError(message, 1, code=Code.OUT_OF_MEMORY))
     except KeyboardInterrupt:
-        return _report("interrupted; the same command continues", Code.INTERRUPTED, 130)
+        line = "interrupted; the same command continues"
+        return _report(DopsdError(line, 130, code=Code.INTERRUPTED))
     except OSError as error:
-        return _unusable(error)
+        return _report(of_system(error))
 
 
-def _unusable(error: OSError) -> int:
-    """Report a file, a folder or a stream that cannot be used."""
-    advice = "free some space" if error.errno in FULL else "fix this"
-    code = _code(error)
-    status = 2 if code is Code.PATH else TEMPORARY
-    return _report(f"{_explained(error)}; {advice} and run the same command", code, status)
-
-
-def _report(message: str, code: Code, status: int) -> int:
-    print(f"dopsd: {with_code(readable(message), code)}", file=sys.stderr)
-    return status
+def _report(error: DopsdError) -> int:
+    """Print an error's line, and return its exit code."""
+    print(f"dopsd: {error.coded}", file=sys.stderr)
+    return error.exit_code

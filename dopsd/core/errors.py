@@ -7,6 +7,7 @@ group. dopsd/cli/explanations.yaml has the text of each.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from enum import Enum, unique
@@ -14,6 +15,14 @@ from functools import partial
 
 # EX_TEMPFAIL of sysexits.h: a network or a disk failed; the same command may succeed later
 TEMPORARY = 75
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk without space, as opposed to no reader
+MISTAKES = (
+    FileNotFoundError,
+    FileExistsError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+)
 WIDEST = 800  # characters of a line: a message may quote a value as long as a file
 
 
@@ -162,6 +171,24 @@ class DopsdError(Exception):
     def coded(self) -> str:
         """The message with the code at the end of its first line."""
         return with_code(str(self), self.code)
+
+
+def of_system(error: OSError) -> DopsdError:
+    """Return the error of a file, a folder or a stream that cannot be used, with what to do.
+
+    Errors of the network or of the working directory name no file.
+    """
+    is_mistake = isinstance(error, MISTAKES) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP)
+    is_full = error.errno in FULL
+    files = [str(name) for name in (error.filename, error.filename2) if name is not None]
+    if not files and isinstance(error, FileNotFoundError):
+        files = ["the working directory, or a program"]
+    explained = ": ".join([error.strerror or str(error) or type(error).__name__, *files])
+    return DopsdError(
+        f"{explained}; {'free some space' if is_full else 'fix this'} and run the same command",
+        2 if is_mistake else TEMPORARY,
+        code=Code.PATH if is_mistake else Code.DISK_FULL if is_full else Code.TEMPORARY,
+    )
 
 
 def with_code(message: str, code: Code) -> str:

@@ -6,7 +6,6 @@ The state is also written to work/<stage>.json, for other processes to read.
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import sys
@@ -16,6 +15,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Self
 
+from dopsd.core.errors import FULL
 from dopsd.core.files import WORK, write_json
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ def is_main_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk without space, as opposed to no reader
 CUT: dict[int, OSError] = {}  # by file descriptor: why a part of the output was dropped
 
 

@@ -2,8 +2,9 @@
 
 The first signal to this process (SIGINT, SIGTERM, SIGHUP, SIGUSR1) stops DVC's stage: training
 saves, DVC waits for it, and this process ends after both. Only a second Ctrl-C at a terminal, some
-seconds later, ends them without saving. Output and exit code are DVC's. DVC cannot ask questions
-here, so `commit` needs `--force` where DVC would ask.
+seconds later, ends them without saving. Output and exit code are DVC's, but a line names a disk
+that failed, with exit code 75. DVC cannot ask questions here, so `commit` needs `--force` where DVC
+would ask.
 """
 
 import ctypes
@@ -29,6 +30,7 @@ from dopsd.core.files import ASIDE, WORK, write_atomically
 from dopsd.core.interrupts import MEANT, handling, is_at_terminal
 from dopsd.core.paths import BASES
 from dopsd.core.progress import log
+from dopsd.pipeline.dvc.leftovers import remove_copies
 from dopsd.pipeline.dvc.patient import PARENT
 from dopsd.pipeline.recipes import FILE, PARAMS, write_recipes
 from dopsd.tasks.custom.verifiers.config import EXTERNAL
@@ -71,6 +73,7 @@ class Writing:
         signal.signal(signal.SIGTSTP, self._go_on)
         with handling(self._note), WriterLock(self.name, lost=self._lose):
             forget_the_dead()
+            remove_copies()
             if FILE.name in Path("dvc.yaml").read_text(encoding="utf-8"):
                 write_recipes()
                 _add_sections()
@@ -86,6 +89,8 @@ class Writing:
             status = self._run_dvc()
             if status and not self.stopped_at and set_aside_damaged(self.name):
                 status = self._run_dvc()
+            if status:
+                remove_copies()
             if params and not status and not self.stopped_at:
                 from dopsd.pipeline.dvc.pruning import remove_unwanted  # slow to import
 
