@@ -9,24 +9,25 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 from dopsd.core.types import Problem
 from dopsd.tasks.common.answers import closed, last_boxed, published_box
 from dopsd.tasks.common.rows import new_problem
 
 if TYPE_CHECKING:
-    Operations = dict[type[ast.operator], Callable[[float, float], complex]]
+    Operations = dict[type[ast.operator], Callable[[Any, Any], complex | Fraction]]
 
 LONGEST = 200  # characters; six numbers and their operators need fewer than 60
 DEEPEST = 30  # nested operations and brackets
 LARGEST = 1e15  # magnitude of any intermediate value
 HIGHEST_POWER = 64  # magnitude of any exponent
-PLAIN: Operations = {
+PLAIN: Operations = {  # of fractions, without rounding
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
+    ast.Div: lambda left, right: Fraction(left) / Fraction(right),
 }
 
 
@@ -42,7 +43,7 @@ def power(base: float, exponent: float) -> complex:
     return result
 
 
-ALL = PLAIN | {ast.Pow: power, ast.FloorDiv: operator.floordiv}
+ALL = PLAIN | {ast.Div: operator.truediv, ast.Pow: power, ast.FloorDiv: operator.floordiv}
 
 
 def numbers(text: str) -> list[int]:
@@ -50,7 +51,7 @@ def numbers(text: str) -> list[int]:
     return [int(run) for run in re.findall("[0-9]+", text)] if len(text) <= LONGEST else []
 
 
-def value(text: str, operations: Operations = PLAIN) -> float | None:
+def value(text: str, operations: Operations = PLAIN) -> float | Fraction | None:
     """Return the value of an arithmetic expression, or None if it has no bounded value.
 
     Args:
@@ -65,7 +66,8 @@ def value(text: str, operations: Operations = PLAIN) -> float | None:
         return None
 
 
-def _value(node: ast.expr, operations: Operations, depth: int) -> float:
+def _value(node: ast.expr, operations: Operations, depth: int) -> float | Fraction:
+    result: Any
     if isinstance(node, ast.Constant):
         result = node.value
     elif not depth:
@@ -78,9 +80,9 @@ def _value(node: ast.expr, operations: Operations, depth: int) -> float:
         result = operations[type(node.op)](*sides)
     else:
         raise ValueError("not an operation on numbers")
-    if not isinstance(result, int | float) or not abs(result) <= LARGEST:  # a power can be complex
-        raise ValueError(f"no number up to {LARGEST:g}")
-    return result
+    if isinstance(result, int | float | Fraction) and -LARGEST <= result <= LARGEST:
+        return result
+    raise ValueError(f"no real number up to {LARGEST:g}")  # a power can be complex
 
 
 TOP = 100  # targets of generated problems are 1 to TOP, as in the published test rows

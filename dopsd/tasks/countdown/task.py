@@ -1,6 +1,6 @@
 """Countdown: an expression that uses each given number once and equals the target.
 
-published: `**` and `//` are allowed. strict: + - * / and brackets only.
+published: `**` and `//` are allowed. strict: + - * / and brackets only, without rounding.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dopsd.tasks.countdown.arithmetic import Operations
     from dopsd.tasks.countdown.config import CountdownConfig
 
-TOLERANCE = 1e-5  # between an expression's value and the target
+TOLERANCE = 1e-5  # of the published scorer, between an expression's value and the target
 MIN_OPERANDS = 2
 
 
@@ -222,11 +222,11 @@ your thoughts
         """Return the expression in a generation, and 1 if it is correct, else 0."""
         published, strict = extract(text), extract_strict(text)
         pairs = (
-            (published, _score(problem, published, ALL)),
+            (published, _score(problem, published, ALL, TOLERANCE)),
             (
                 strict,
                 (
-                    _score(problem, strict, PLAIN)
+                    _score(problem, strict, PLAIN, 0)
                     if strict is not None and "." not in strict  # 4.5 does not use 4 and 5
                     else 0.0
                 ),
@@ -241,11 +241,12 @@ your thoughts
         return 0.1 if closed(text, "answer") is not None else 0.0
 
 
-def _score(problem: Problem, text: str, operations: Operations) -> float:
+def _score(problem: Problem, text: str, operations: Operations, tolerance: float) -> float:
     if sorted(numbers(text)) != sorted(problem.extra["numbers"]):
         return 0.0
     result = value(text, operations)
-    return float(result is not None and abs(result - problem.extra["target"]) < TOLERANCE)
+    difference = None if result is None else abs(result - problem.extra["target"])
+    return float(difference is not None and (difference == 0 or difference < tolerance))
 
 
 def make(config: CountdownConfig) -> Countdown:

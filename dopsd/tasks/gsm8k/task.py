@@ -1,7 +1,7 @@
 r"""GSM8K: grade-school mathematics problems whose answer is one number (Cobbe et al. 2021).
 
 published: the first \boxed{} that holds a number, else the <answer> tag. strict: a \boxed{} in a
-closed <answer>.
+closed <answer>, compared as an exact decimal.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from decimal import Decimal, DecimalException
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code, DopsdError
@@ -73,15 +74,26 @@ def extract(text: str) -> float | None:
     return number(answer, -1) if answer is not None else value
 
 
-def extract_strict(text: str) -> float | None:
+def extract_strict(text: str) -> Decimal | None:
     """Return the answer in a generation, by the strict rule: no part of an expression."""
     found = numbers(last_boxed(closed(text, "answer") or "") or "")
-    return float(found[0]) if found and math.isfinite(found[0]) else None
+    return found[0] if found and math.isfinite(found[0]) else None
 
 
-def written(value: float) -> str:
-    """Return a number as people write it: 18, not 18.0."""
-    return str(int(value)) if value.is_integer() else str(value)
+def exact(text: str) -> Decimal:
+    """Return the value of a text that is a number for `float`, with digits that a float lacks."""
+    try:
+        return Decimal(text)
+    except DecimalException:  # 1e-99999999999999999999
+        return Decimal(float(text))
+
+
+def written(value: float | Decimal) -> str:
+    """Return a number as people write it: 18, not 18.0; of a decimal no digit is lost."""
+    if value == int(value):
+        return str(int(value))
+    short = str(float(value))
+    return short if isinstance(value, float) or Decimal(short) == value else str(value)
 
 
 class Gsm8k(RowTask):
@@ -109,13 +121,13 @@ the steps
         question, solution = text_of(row, "question"), text_of(row, "answer")
         _, mark, gold = solution.rpartition("####")
         value = only_number(gold) if mark else None
-        if value is None or not math.isfinite(value):
+        if value is None or not math.isfinite(value) or not _is_number(written(value)):
             raise DopsdError(
-                f"{row.place}: expected an answer that ends in `#### number`, found"
-                f" {solution[-40:]!r}",
+                f"{row.place}: expected an answer that ends in `#### number`, with at most"
+                f" {LONGEST} digits, found {solution[-40:]!r}",
                 code=Code.SOURCE_ROW,
             )
-        return new_problem(self.name, question, written(float(value)), solution)
+        return new_problem(self.name, question, written(value), solution)
 
     def fault(self, problem: Problem) -> str | None:
         """Return what a problem on disk should have, and what was found; None if it is sound."""
@@ -143,16 +155,18 @@ the steps
                 f"expected a number as ground_truth, found {str(ground_truth)[:40]!r}",
                 code=Code.GENERATIONS_ROW,
             )
-        value = None if ground_truth is None else number(str(ground_truth), 0)
-        return new_problem(self.name, question, UNKNOWN if value is None else written(value))
+        gold = str(ground_truth).replace(",", "")
+        answer = UNKNOWN if ground_truth is None else written(exact(gold))
+        return new_problem(self.name, question, answer)
 
     def verify(self, problem: Problem, text: str) -> Score:
         """Return the number in a generation, and 1 if it is correct, else 0."""
-        gold = None if problem.answer == UNKNOWN else float(problem.answer)
+        gold = None if problem.answer == UNKNOWN else exact(problem.answer)
+        golds = (None if gold is None else float(gold), gold)
         answers = (extract(text), extract_strict(text))
         pairs = [
             (None, 0.0) if value is None else (written(value), float(value == gold))
-            for value in answers
+            for value, gold in zip(answers, golds, strict=True)
         ]
         return score_by_rule(self.config.scoring, *pairs)
 

@@ -132,6 +132,14 @@ def test_strict_wants_the_expression_alone_in_a_box_in_a_closed_tag(text: str, s
     assert strict(text) == score
 
 
+def test_strict_wants_the_target_exactly():
+    problem = problem_from([1, 1, 999_999_999], 1)
+    near, third = r"<answer>\boxed{1 + 1/999999999}</answer>", r"<answer>\boxed{1/3*3}</answer>"
+    assert TASK.verify(problem, near).figures == {"published": 1.0, "strict": 0.0}
+    assert TASK.verify(problem_from([1, 3, 3], 1), third).figures["strict"] == 1.0
+    assert value("(1-1/3)/(2/3)") == 1
+
+
 def test_a_point_between_two_numbers_uses_neither_in_strict_scoring():
     problem = problem_from([4, 5, 2], 9)
     assert TASK.verify(problem, r"<answer>\boxed{4.5*2}</answer>").figures == {

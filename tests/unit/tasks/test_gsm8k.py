@@ -69,6 +69,33 @@ def test_the_rule_of_the_settings_gives_the_verdict_and_both_are_figures():
     assert lenient.figures == strict.figures == {"published": 1.0, "strict": 0.0}
 
 
+@pytest.mark.parametrize(
+    ("gold", "wrong"),
+    [
+        ("9007199254740993", "9007199254740992"),
+        ("-9,007,199,254,740,993", "-9007199254740992"),
+        ("0.1", "0.1000000000000000055"),
+        ("123456789012345678.25", "123456789012345678.5"),
+        ("100000000000000000000001", "100000000000000000000002"),
+    ],
+)
+def test_strict_tells_numbers_apart_that_are_equal_as_floats(gold: str, wrong: str):
+    row = Row({"question": "?", "answer": f"Add.\n#### {gold}"}, "f", 1)
+    for problem in (TASK.problem_of(row), TASK.of_generation("?", gold)):
+        assert problem.answer == gold.replace(",", "")
+        for number, strict in ((gold, 1.0), (wrong, 0.0)):
+            found = TASK.verify(problem, rf"<answer>\boxed{{{number}}}</answer>").figures
+            assert found == {"published": 1.0, "strict": strict}
+
+
+def test_gold_numbers_are_written_as_they_always_were():
+    golds = {"18.50": "18.5", "1e3": "1000", "-0": "0", "0.0000001": "1e-07", "1.10": "1.1"}
+    for gold, stored in golds.items():
+        row = Row({"question": "?", "answer": f"#### {gold}"}, "f", 1)
+        assert TASK.problem_of(row).answer == stored
+    assert TASK.of_generation("?", 18.0).answer == "18"
+
+
 def test_a_row_becomes_a_problem_with_its_solution():
     found = TASK.problem_of(
         Row({"question": "How many?", "answer": "Add them.\n#### 1,234"}, "f", 1)
@@ -85,6 +112,7 @@ def test_a_row_becomes_a_problem_with_its_solution():
     [
         *({"question": "q", "answer": "12"}, {"question": "", "answer": "#### 1"}),
         *({"answer": "#### 1"}, {"question": "q", "answer": "#### 3,5"}),
+        {"question": "q", "answer": f"#### {10**45}"},  # which no generation can give
     ],
 )
 def test_a_bad_row_is_named(row: dict):

@@ -326,6 +326,25 @@ def test_json_schema_checks_the_form_and_the_value(here: Path, answer, is_fit, i
 
 
 @pytest.mark.parametrize(
+    ("gold", "answer", "wanted"),
+    [
+        ('{"n": 9007199254740993.0}', '{"n": 9007199254740992.0}', 0),
+        ('{"n": 9007199254740993}', '{"n": 9007199254740993.0}', 1),
+        ("[0.1]", "[0.1000000000000000055]", 0),
+        ("[1e999]", "[1e998]", 0),
+        ("[1.50, 1e2]", "[1.5, 100]", 1),
+        ('[1, true, "2"]', '[1.0, true, "2"]', 1),
+        ('[1, true, "2"]', '[1, 1, "2"]', 0),
+        ('[1, true, "2"]', "[1, true, 2]", 0),
+        ("[1]", "[1e99999999999999999999]", 0),
+        ("[" * 900 + "]" * 900, "[" * 900 + "]" * 900, 0),  # too deep to compare
+    ],
+)
+def test_json_numbers_are_compared_exactly(gold: str, answer: str, wanted: int):
+    assert score(gold, answer, type="json_schema") == wanted
+
+
+@pytest.mark.parametrize(
     ("content", "said"),
     [
         (None, "No such file"),

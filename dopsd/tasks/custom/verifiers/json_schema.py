@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from decimal import Decimal, DecimalException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,29 +18,31 @@ if TYPE_CHECKING:
     from dopsd.tasks.custom.verifiers.config import JsonSchemaConfig
 
 
-def parse(text: str) -> tuple[bool, Any]:
-    """Return whether a text is JSON without NaN and keys that occur twice, and its value."""
+def parse(text: str, fraction: Callable[[str], object] = float) -> tuple[bool, Any]:
+    """Return whether a text is JSON without NaN and keys that occur twice, and its value.
+
+    Args:
+        text: the text.
+        fraction: makes a value of a number with a point or an exponent.
+    """
 
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is no JSON")
 
     try:
-        return True, json.loads(text, parse_constant=refuse, object_pairs_hook=unambiguous)
-    except (ValueError, RecursionError):
+        hooks: dict[str, Any] = {"parse_constant": refuse, "object_pairs_hook": unambiguous}
+        return True, json.loads(text, parse_float=fraction, **hooks)
+    except (ValueError, RecursionError, DecimalException):
         return False, None
 
 
-def canonical(value: object) -> str:
-    """Return a text that is equal for equal JSON values: 1.0 equals 1, and true does not."""
-    return json.dumps(_plain(value), sort_keys=True)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def is_same(left: object, right: object) -> bool:
+    """Return whether JSON values are equal, numbers without rounding: 1.0 is 1, true is not."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(is_same(left[k], right[k]) for k in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(is_same, left, right))
+    return isinstance(left, bool) == isinstance(right, bool) and left == right
 
 
 def patterns_in_time(validator: Any, pattern: str, instance: Any, _: Any) -> Iterator[Any]:  # noqa: ANN401  # types of jsonschema
@@ -58,25 +61,29 @@ class JsonSchema:
         require(key, "jsonschema")
         self.validator = _validator(self.key, config.schema_file)
 
-    def fits(self, answer: str) -> tuple[bool, Any]:
-        """Return whether a text is JSON that fits the schema, and its value."""
+    def fits(self, answer: str) -> bool:
+        """Return whether a text is JSON that fits the schema."""
         is_json, value = parse(answer)
         try:
-            return is_json and (self.validator is None or self.validator.is_valid(value)), value
+            return is_json and (self.validator is None or bool(self.validator.is_valid(value)))
         except RecursionError:
-            return False, None
+            return False
 
     def fault(self, answer: str) -> str | None:
         """Require JSON that fits the schema, where answers are compared with it."""
-        is_sound = not self.is_compared or self.fits(answer)[0]
+        is_sound = not self.is_compared or self.fits(answer)
         return None if is_sound else "JSON that fits the schema"
 
     def score(self, problem: Problem, answer: str) -> float:
         """Return 1 for an answer that fits, else 0."""
-        is_fit, value = self.fits(answer)
+        is_fit = self.fits(answer)
         if not is_fit or not self.is_compared:
             return float(is_fit)
-        return float(canonical(value) == canonical(parse(problem.answer)[1]))
+        (is_sound, value), (_, gold) = parse(answer, Decimal), parse(problem.answer, Decimal)
+        try:
+            return float(is_sound and is_same(value, gold))
+        except RecursionError:
+            return 0.0
 
 
 def _validator(key: str, path: str | None) -> Any:  # noqa: ANN401  # types of jsonschema
