@@ -24,7 +24,7 @@ from dopsd.config import params_file
 from dopsd.config.loading import load_params
 from dopsd.config.params import Params
 from dopsd.config.profiles import HARDWARE, PRESET
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import TEMPORARY, Code, DopsdError
 from dopsd.core.extras import require
 from dopsd.core.files import ASIDE, WORK, write_atomically
 from dopsd.core.interrupts import MEANT, handling, is_at_terminal
@@ -87,7 +87,8 @@ class Writing:
                 require_room(params)
             keep_lockfile()
             status = self._run_dvc()
-            if status and not self.stopped_at and set_aside_damaged(self.name):
+            is_odd = status not in (0, TEMPORARY) and not self.stopped_at  # no disk failed
+            if is_odd and set_aside_damaged(self.name):
                 status = self._run_dvc()
             if status:
                 remove_copies()

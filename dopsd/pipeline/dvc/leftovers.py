@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,7 +28,7 @@ def remove_copies() -> None:
     from dvc.exceptions import DvcException
     from dvc.repo import Repo  # slow to import
 
-    with suppress(DvcException, OSError), Repo() as repo, repo.lock:
+    with suppress(DvcException, OSError, sqlite3.Error), Repo() as repo, repo.lock:
         outs = [Path(out.fs_path) for out in repo.index.outs]
         for path in found:
             above = path.absolute().parents

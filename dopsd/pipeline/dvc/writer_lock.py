@@ -91,7 +91,9 @@ class WriterLock:
         self._lock = _Lease(str(LOCK), LEASE)
         try:
             self._wait()
-        except BaseException:  # a signal
+        except BaseException as error:  # a signal, a full disk
+            if isinstance(error, OSError) and not error.filename:
+                error.filename = str(LOCK)
             self._lock.unlock(unconditionally=True)
             raise
         self._renewals = threading.Thread(target=self._renew, daemon=True)

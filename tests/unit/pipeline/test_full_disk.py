@@ -104,3 +104,18 @@ def test_what_a_killed_copy_left_goes_with_the_next_command_and_nothing_else(fol
     assert [path for path in gone if path.exists()] == []
     assert [path for path in kept if not path.exists()] == []
     assert Path("runs", PART.replace("x", "y")).is_dir()
+
+
+@pytest.mark.parametrize(
+    ("place", "named"),
+    [("work", "work/writer.lock"), pytest.param("site", "site", marks=pytest.mark.full)],
+)
+def test_a_disk_on_which_no_lock_or_list_fits_is_named(folder, monkeypatch, place, named):
+    monkeypatch.setenv("DVC_SITE_CACHE_DIR", "site")  # of DVC's lists of files
+    Path(place).mkdir(exist_ok=True)
+    with disk(place, "size=64k"):
+        with suppress(OSError):
+            Path(place, "others").write_bytes(bytes(100_000))
+        status, said = repro()
+    assert status == 75 and "Traceback" not in said, said
+    assert said.splitlines()[-1].startswith(f"dopsd: {FULL}: {named}; free some space")
