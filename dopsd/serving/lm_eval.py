@@ -18,6 +18,7 @@ import torch
 from lm_eval.__main__ import cli_evaluate
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
+from lm_eval.utils import simple_parse_args_string
 from torch import Tensor
 
 from dopsd.algorithms.common.losses import token_logps
@@ -39,13 +40,46 @@ if TYPE_CHECKING:
     from dopsd.models.config import Dtype
 
 
+THEIRS = {"pretrained": "path", "peft": "adapter"}  # names of the harness's own model `hf`
+HARNESS = ("device", "batch_size", "max_batch_size")
+OURS = ("path", "adapter", "protocol", "dtype", *EvalProtocol.model_fields)
+OTHERS = ("draws", "seed", "block_size")
+
+
+def check_words(path: object, options: dict[str, Any]) -> None:
+    """Refuse words of --model_args that are unknown, and a missing path.
+
+    Raises:
+        DopsdError: if there are.
+    """
+    for name in (name for name in options if name not in (*OURS, *OTHERS, *HARNESS)):
+        line = f"model_args: {name}: unknown; did you mean {THEIRS.get(name)}?"
+        line = line if name in THEIRS else unknown(f"model_args: {name}", [*OURS, *OTHERS])
+        raise DopsdError(line, code=Code.UNKNOWN_NAME)
+    if path in ("", None):
+        raise DopsdError(
+            "model_args: path is missing; name the folder of the base, as in path=base/sudoku",
+            code=Code.ARGUMENT,
+        )
+
+
+def _whole(options: dict[str, Any], name: str, default: int, least: int) -> int:
+    value = options.pop(name, default)
+    if not str(value).isdecimal() or int(value) < least:
+        raise DopsdError(
+            f"model_args: {name}: expected a whole number from {least} on, found {value!r:.40}",
+            code=Code.ARGUMENT,
+        )
+    return int(value)
+
+
 @register_model("dopsd")
 class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
     """A diffusion language model with our sampler, and LLaDA's estimate of likelihoods."""
 
     def __init__(
         self,
-        path: str,
+        path: str = "",
         adapter: str | None = None,
         protocol: str | None = None,
         dtype: Dtype = "float32",
@@ -66,7 +100,8 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
             DopsdError: if a name or value is wrong, or the model cannot be loaded.
         """
         super().__init__()
-        self.draws, self.seed = int(options.pop("draws", 128)), int(options.pop("seed", 0))
+        check_words(path, options)
+        self.draws, self.seed = _whole(options, "draws", 128, 1), _whole(options, "seed", 0, 0)
         device, size = options.pop("device", None), options.pop("batch_size", None)
         block_size = options.pop("block_size", None)
         options.pop("max_batch_size", None)
@@ -78,9 +113,6 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
             if protocol not in protocols:
                 raise DopsdError(unknown(f"protocol {protocol}", protocols), code=Code.UNKNOWN_NAME)
             known = protocols[protocol].model_dump()
-        if wrong := [name for name in options if name not in EvalProtocol.model_fields]:
-            names = [*EvalProtocol.model_fields, "draws", "seed", "block_size"]
-            raise DopsdError(unknown(f"model_args: {wrong[0]}", names), code=Code.UNKNOWN_NAME)
         known |= options | ({"batch_size": size} if str(size).isdecimal() and int(size) > 1 else {})
         if "steps" not in known and str(known["gen_length"]).isdecimal():
             known["steps"] = int(known["gen_length"]) // 2
@@ -95,8 +127,10 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
                 " `dopsd evaluate --protocol`; name another one",
                 code=Code.ARGUMENT,
             )
-        self.policy = load_policy(path, adapter, device, dtype, block_size=block_size)
-        self.path, self.text = path, cast(ChatText, self.policy.text)
+        folder = None if adapter is None else str(adapter)  # the harness makes a number of `5`
+        self.path = str(path)
+        self.policy = load_policy(self.path, folder, device, dtype, block_size=block_size)
+        self.text = cast(ChatText, self.policy.text)
 
     @classmethod
     def create_from_arg_obj(
@@ -104,6 +138,13 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
     ) -> HarnessModel:
         """Return the model; words of --model_args count before the command line's defaults."""
         return cls(**((additional_config or {}) | arg_dict))
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: dict[str, Any] | None = None
+    ) -> HarnessModel:
+        """Return the model; the same for --model_args as one text."""
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     @property
     def tokenizer_name(self) -> str:

@@ -130,6 +130,43 @@ def test_a_wrong_word_of_model_args_is_named(options: dict, words: str, project)
         model(**options)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("pretrained=base/sudoku", "model_args: pretrained: unknown; did you mean path?"),
+        ("path=x,peft=y", "model_args: peft: unknown; did you mean adapter?"),
+        ("paht=base/sudoku", "did you mean path?"),
+        ("trust_remote_code=True", "model_args: trust_remote_code: unknown; there is path,"),
+        ("gen_length=40", "model_args: path is missing"),
+        ("", "model_args: path is missing"),
+        ("path=", "model_args: path is missing"),
+        ("path=5", "no config.json in 5"),
+        ("path=base/sudoku,adapter=5", "5: no such folder"),
+        ("path=base/sudoku,dtype=16", "dtype 16: unknown"),
+        ("path=base/sudoku,draws=many", "model_args: draws: expected a whole number from 1 on"),
+        ("path=base/sudoku,draws=0", "model_args: draws: expected a whole number from 1 on"),
+        ("path=base/sudoku,seed=1.5", "model_args: seed: expected a whole number"),
+        ("path=base/sudoku,block_size=x", "block_size x: expected a whole number"),
+        ("path=base/sudoku,device=nowhere", "device nowhere"),
+    ],
+)
+def test_words_of_the_command_line_are_refused_in_one_line(words: str, said: str, monkeypatch):
+    from lm_eval.utils import simple_parse_args_string
+
+    from dopsd.serving import lm_eval as command
+
+    monkeypatch.chdir(ROOT)
+    given = {"batch_size": 1, "device": None}  # as the harness adds them
+    for make, argument in (
+        (command.HarnessModel.create_from_arg_obj, simple_parse_args_string(words)),
+        (command.HarnessModel.create_from_arg_string, f"{words},batch_size=2"),
+    ):
+        with pytest.raises(DopsdError) as found:
+            make(argument, given)
+        assert said in str(found.value) and found.value.exit_code == 2
+        assert len(str(found.value).splitlines()) == 1
+
+
 @pytest.mark.full
 def test_the_harness_itself_runs_the_model(tmp_path: Path):
     rows = [{"prompt": f"{n}" + "0" * 14, "answer": "1234341221434321"} for n in (12, 34, 41)]
