@@ -15,6 +15,7 @@ from dopsd.config.named_files import missing_files, start_faults
 from dopsd.config.params import Params
 from dopsd.config.profiles import HARDWARE, NEEDS_PROFILE, PRESET
 from dopsd.core.errors import Code, DopsdError
+from dopsd.core.paths import BASES
 from dopsd.core.progress import log
 from dopsd.core.settings import LARGEST
 
@@ -38,7 +39,11 @@ def add_checks(commands: Commands) -> None:
     init.add_argument("folder", metavar="FOLDER", help="a new or an empty folder")
     init.add_argument("--profile", help="whose settings params.yaml gets (default: embedded)")
     _profile_arguments(init)
-    command(commands, "check", "Check params.yaml, and report every error in it.")
+    command(
+        commands,
+        "check",
+        "Check params.yaml, the rows of its local files and its chats; report every error in them.",
+    )
     command(
         commands,
         "doctor",
@@ -204,7 +209,7 @@ def _task(a: argparse.Namespace, params: Params) -> None:
 def _check(a: argparse.Namespace, params: Params) -> None:
     from dopsd.pipeline.base_fit import block_faults
     from dopsd.pipeline.run.request import mismatched_bases
-    from dopsd.pipeline.task_check.rows import check_columns
+    from dopsd.pipeline.task_check.rows import check_rows
     from dopsd.tasks.common.storage import data_files
     from dopsd.training.run_settings import warmup_notes
 
@@ -220,11 +225,12 @@ def _check(a: argparse.Namespace, params: Params) -> None:
         raise DopsdError(faults, code=Code.NAMED_FILE_MISSING if missing else other)
     if unseen := [f"{path}: {line}" for line in block_faults(params)]:
         raise DopsdError(unseen, code=Code.CONTRADICTION)
-    check_columns(params)
+    row_notes = check_rows(params)
     from dopsd.pipeline.stages.prepare import changed_since
 
     tasks = params.matrix.tasks
     runs, notes = every_run(params), [n for t in tasks if (n := changed_since(params, t))]
+    notes += row_notes + _base_notes(params)
     if params.adapt.tasks:
         from dopsd.pipeline.stages import adapt
 
@@ -241,6 +247,29 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     for note in dict.fromkeys(notes):
         print(f"{path}: note: {note}")
     print(f"{path}: no errors{_missing_sections(params)}{_unseen_bases(params)}")
+
+
+def _base_notes(params: Params) -> list[str]:
+    """Return notes on the chat templates of bases on disk, and on the chats that sft learns.
+
+    Raises:
+        DopsdError: if a template refuses a chat.
+    """
+    paths = dict.fromkeys(Path(params.model_of(task).path) for task in params.matrix.tasks)
+    traces = params.method.sft.traces if "sft" in params.matrix.methods else None
+    source = traces if traces and traces.is_file else None
+    own = [path for path in paths if source or BASES not in path.parents]  # ours have no faults
+    if not own:
+        return []
+    from dopsd.algorithms.common.chats import check_chats
+    from dopsd.models.tokenizer import template_notes, token_counts
+
+    notes = []
+    for path, base in [(path, found) for path in own if (found := token_counts(path))]:
+        notes += [f"{path}: {note}" for note in template_notes(base.tokenizer, base.config)]
+        if source:
+            notes += check_chats(source, "method.sft.traces", base.plain)[1]
+    return notes
 
 
 def _missing_sections(params: Params) -> str:

@@ -189,16 +189,24 @@ def check_repeated(folder: Path, config: DenoiserConfig) -> None:
     """
     files = file_of(folder)
     for name, first in config.repeated_tensors().items():
-        if name not in files:
-            continue
-        copy, tensor = read_tensor(files[name], name), read_tensor(files[first], first)
-        check_finite([(name, copy), (first, tensor)], folder)
-        if not (_is_rounded(copy, tensor) or _is_rounded(tensor, copy)):
-            raise DopsdError(
-                f"{folder}: {name} differs from {first}, though config.json ties them; set"
-                " tie_word_embeddings to false there if the model has a head of its own",
-                code=Code.WEIGHTS,
-            )
+        if name in files:
+            check_copy(folder, files, name, first)
+
+
+def check_copy(folder: Path, files: Mapping[str, Path], name: str, first: str) -> None:
+    """Refuse a second copy of tied weights that differs from the first, but for its rounding.
+
+    Raises:
+        DopsdError: if it does.
+    """
+    copy, tensor = read_tensor(files[name], name), read_tensor(files[first], first)
+    check_finite([(name, copy), (first, tensor)], folder)
+    if not (_is_rounded(copy, tensor) or _is_rounded(tensor, copy)):
+        raise DopsdError(
+            f"{folder}: {name} differs from {first}, though config.json ties them; set"
+            " tie_word_embeddings to false there if the model has a head of its own",
+            code=Code.WEIGHTS,
+        )
 
 
 def _is_rounded(tensor: Tensor, other: Tensor) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+from datetime import UTC, datetime
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from dopsd.models.config import EmbeddedShape
     from dopsd.models.denoiser import Denoiser, DenoiserConfig
 
+CLOCK = "strftime_now"  # by which a template writes the date
+DAY = datetime(2024, 7, 26, tzinfo=UTC)  # which it gets: that of Llama 3.2's without a clock
 MARK = "\ufdd0"  # a noncharacter in the text of a special token, while a template renders it
 
 
@@ -24,18 +27,37 @@ def prompt_text(
     config: DenoiserConfig,
     messages: list[dict[str, str]],
     prefill: str = "",
+    begins: bool = True,
 ) -> str:
     """Return a chat as the text that a model gets, up to where the answer begins.
+
+    The date in it is a fixed one.
 
     Args:
         tokenizer: the checkpoint's tokenizer, with a chat template.
         config: the checkpoint's config, with the options of its template.
         messages: the chat, as {role, content}.
         prefill: text with which the answer begins.
+        begins: whether the template's generation prompt follows the chat.
     """
-    options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True}
+    options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": begins}
+    if CLOCK in str(tokenizer.chat_template):
+        options["chat_template"] = without_clock(tokenizer.get_chat_template())
     header = tokenizer.apply_chat_template(messages, **options | config.template_options)
     return f"{header}{prefill}"
+
+
+def fixed_date(form: str) -> str:
+    """Return the date that prompts have, in the form of strftime."""
+    return DAY.strftime(form)
+
+
+def without_clock(template: str) -> str:
+    """Return a chat template with the fixed date in place of today's."""
+    call = re.compile(rf"{CLOCK}\(\s*(['\"])(.*?)\1\s*\)")
+    template = call.sub(lambda found: repr(fixed_date(found[2])), template)
+    macro = f"{{%- macro {CLOCK}(form) -%}}{fixed_date('%d %b %Y')}{{%- endmacro -%}}"
+    return f"{macro}{template}" if f"{CLOCK}(" in template else template
 
 
 def _marked(text: str) -> str:
@@ -125,11 +147,11 @@ class ChatText:
             messages: the chat, as {role, content}.
             prefill: text after the assistant's header, with which the answer begins.
         """
-        return torch.tensor(self.plain.chat(messages, prefill))
+        return torch.tensor(self.plain.chat(messages, prefill), dtype=torch.long)
 
     def tokens(self, text: str) -> Tensor:
         """Return the token ids [n] of a text; none of them is a special token."""
-        return torch.tensor(self.plain.text(text))
+        return torch.tensor(self.plain.text(text), dtype=torch.long)
 
     def decode(self, ids: Tensor, after_eos: bool = False, special: bool = True) -> str:
         """Return the text before the first end-of-sequence token.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jinja2 import TemplateError
 
 from dopsd.core.errors import Code, DopsdError
-from dopsd.models.text import PlainTokens, prompt_text
+from dopsd.models.text import CLOCK, PlainTokens, fixed_date, prompt_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -75,20 +75,49 @@ def load_tokenizer(folder: Path, config: DenoiserConfig) -> PreTrainedTokenizerB
 
 
 @contextmanager
-def rendering(folder: Path | str) -> Iterator[None]:
-    """Turn the failure of a folder's chat template in this context into one line.
+def rendering(
+    place: Path | str,
+    advice: str = "correct it, or download the file again",
+    code: Code = Code.TOKENIZER,
+) -> Iterator[None]:
+    """Turn the failure of a chat template in this context into one line.
+
+    Args:
+        place: the tokenizer's folder, or the row that is rendered.
+        advice: what to do.
+        code: the error's.
 
     Raises:
         DopsdError: if the template cannot be rendered.
     """
     try:
         yield
-    except (TemplateError, TypeError, ValueError) as error:
+    except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
         raise DopsdError(
-            f"{folder}: the tokenizer's chat template cannot be rendered"
-            f" ({' '.join(str(error).split())}); correct it, or download the file again",
-            code=Code.TOKENIZER,
+            f"{place}: the tokenizer's chat template cannot be rendered"
+            f" ({' '.join(str(error).split())}); {advice}",
+            code=code,
         ) from error
+
+
+def template_notes(tokenizer: PreTrainedTokenizerBase, config: DenoiserConfig) -> list[str]:
+    """Return what a user may not expect of a chat template: a date, or no generation prompt."""
+    notes = []
+    if CLOCK in str(tokenizer.chat_template):
+        notes.append(
+            f"the chat template writes the date; prompts get {fixed_date('%d %b %Y')} on every day"
+        )
+    question, answer = {"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "two"}
+    asked = prompt_text(tokenizer, config, [question])
+    told = prompt_text(tokenizer, config, [question, answer], begins=False)
+    before = told.rpartition(answer["content"])[0]
+    is_same = asked == prompt_text(tokenizer, config, [question], begins=False)
+    if is_same and before.startswith(asked) and (header := before.removeprefix(asked)):
+        notes.append(
+            "the chat template writes no generation prompt, so that answers begin without"
+            f" {header!r}; add it under `if add_generation_prompt`"
+        )
+    return notes
 
 
 def _read(folder: Path, config: DenoiserConfig) -> PreTrainedTokenizerBase:

@@ -13,7 +13,7 @@ from dopsd.config.profiles.layers import MODELS
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import object_in
 from dopsd.core.progress import log
-from dopsd.models.a2d.convert import FAMILIES, read_source, reserve_in_words
+from dopsd.models.a2d.convert import FAMILIES, class_of, read_source, reserve_in_words
 from dopsd.models.checkpoint_files import (
     check_folder,
     check_repeated,
@@ -34,7 +34,7 @@ from dopsd.models.registry import (
     named,
     published,
 )
-from dopsd.models.tokenizer import load_tokenizer, suppress_tokens
+from dopsd.models.tokenizer import load_tokenizer, suppress_tokens, template_notes
 from dopsd.tracking.hub import fetch, is_name
 
 GIGA = 1e9
@@ -177,6 +177,8 @@ def _print_source(path: Path, name: str, about: list[str]) -> None:
         "`dopsd adapt` makes a base of it (dopsd's docs/bases.md): set adapt.source, adapt.tasks"
         " and, for the result, model.path",
     ]
+    config = class_of(source.raw["model_type"]).from_dict(source.raw | {"mask_token_id": 0})
+    lines += [f"note: {note}" for note in template_notes(source.tokenizer, config)]
     print("\n  ".join(lines))
 
 
@@ -219,5 +221,6 @@ def _tokenizer(folder: Path, config: DenoiserConfig) -> list[str]:
     )
     return [
         f"tokens: {len(tokenizer):,}, mask {mask} ({config.mask_token_id}), end of text {end}"
-        f" ({config.eos_token_id})"
+        f" ({config.eos_token_id})",
+        *(f"note: {note}" for note in template_notes(tokenizer, config)),
     ]

@@ -11,47 +11,11 @@ from torch.nn.functional import pad
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import log
-from dopsd.tasks.common.sources import Row, encodable, text_of
 from dopsd.tasks.common.task import LayoutTask, Task
 
 if TYPE_CHECKING:
     from dopsd.core.types import Problem
     from dopsd.models.policy import Policy
-
-Chat = list[dict[str, str]]
-ROLES = ("system", "user", "assistant")
-
-
-def chat_of(row: Row) -> tuple[Chat, str]:
-    """Return the chat and the answer of a row {question, response} or {messages}.
-
-    Raises:
-        DopsdError: if the row has neither, or its messages do not end with the assistant's.
-    """
-    messages = row.values.get("messages")
-    if messages is None:
-        if not {"question", "response"} <= row.values.keys():
-            raise DopsdError(
-                f"{row.place}: expected columns question and response, or messages; columns found:"
-                f" {', '.join(row.values) or 'none'}; mend the row",
-                code=Code.SOURCE_ROW,
-            )
-        question = text_of(row, "question")
-        return [{"role": "user", "content": question}], text_of(row, "response")
-    is_chat = isinstance(messages, list) and all(
-        isinstance(m, dict) and m.get("role") in ROLES and isinstance(m.get("content"), str)
-        for m in messages
-    )
-    if not is_chat or len(messages) < 2 or messages[-1]["role"] != "assistant":  # noqa: PLR2004  # a question and its answer
-        raise DopsdError(
-            f"{row.place}: expected messages [{{role, content}}, ...] of {', '.join(ROLES)} that"
-            f" end with the assistant's, found {str(messages)[:60]}",
-            code=Code.SOURCE_ROW,
-        )
-    *chat, last = [
-        {"role": m["role"], "content": encodable(row, "messages", m["content"])} for m in messages
-    ]
-    return chat, last["content"]
 
 
 def solution(task: Task, problem: Problem, method: str) -> str:

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
 from dopsd.algorithms.common.batch import MaskedTexts
+from dopsd.algorithms.common.chats import tokens_of
 from dopsd.algorithms.common.losses import masked_diffusion_loss, metric_sums
 from dopsd.algorithms.common.masking import Text, masked
-from dopsd.algorithms.common.solutions import Solutions, chat_of, padded
+from dopsd.algorithms.common.solutions import Solutions, padded
 from dopsd.algorithms.sft.config import MOST
 from dopsd.algorithms.sft.held_out import HeldOut
 from dopsd.core.errors import Code, DopsdError
@@ -25,7 +26,7 @@ from dopsd.core.progress import log
 from dopsd.core.rng import key_from
 from dopsd.core.types import Problem
 from dopsd.rollout.collector import RolloutStats
-from dopsd.tasks.common.sources import read_rows
+from dopsd.tasks.common.sources import each, read_rows
 
 if TYPE_CHECKING:
     from dopsd.algorithms.sft.config import SftConfig
@@ -65,10 +66,10 @@ class Sft:
 
     def _read(self, policy: Policy, source: Source) -> list[Pair]:
         """Return prompts and responses of traces; those that are too long are left out."""
-        rows = [chat_of(row) for row in read_rows(source, "method.sft.traces")]
-        tokenized = [(policy.text.encode(chat), policy.text.tokens(text)) for chat, text in rows]
+        read = read_rows(source, "method.sft.traces")
+        rows = [pair for _, pair in each(read, lambda row: tokens_of(row, policy.text))]
         max_prompt = policy.max_length - self.length
-        traces = [(p, t) for p, t in tokenized if len(t) <= self.length and len(p) <= max_prompt]
+        traces = [(p, t) for p, t in rows if len(t) <= self.length and len(p) <= max_prompt]
         if len(traces) < len(rows):
             log(
                 f"sft: left out {len(rows) - len(traces)} of {len(rows)} traces: a response over"

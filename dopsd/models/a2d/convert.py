@@ -23,6 +23,7 @@ from dopsd.core.tensor_files import fsync_rename
 from dopsd.models.a2d.gguf import GgufFile
 from dopsd.models.checkpoint_files import (
     SHARD,
+    check_copy,
     check_finite,
     file_of,
     header,
@@ -35,6 +36,7 @@ from dopsd.models.common.decoder_config import TOY, DecoderConfig
 from dopsd.models.denoiser import DenoiserConfig
 from dopsd.models.loading import build_model
 from dopsd.models.registry import ODD, config_class, folder_name, read_config
+from dopsd.models.text import without_clock
 from dopsd.models.tokenizer import rendering, suppress_tokens
 
 DOWNLOAD = "; correct the path, or get one: `hf download NAME --local-dir models/NAME`"
@@ -98,6 +100,8 @@ def convert(path: Path, out: Path, form: Form) -> int:
     (new / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
     suppress_tokens(source.tokenizer, read_config(new))  # refuses what does not fit
     count = _write_weights(source, new, raw, form.dtype)
+    if isinstance(template := source.tokenizer.chat_template, str):
+        source.tokenizer.chat_template = without_clock(template)
     source.tokenizer.save_pretrained(new)
     shutil.rmtree(out, ignore_errors=True)
     fsync_rename(new, out)
@@ -192,8 +196,8 @@ def _of_folder(path: Path, raw: dict[str, Any]) -> Source:
         for file in set(files.values())
         for name, shape in header(file).items()
     }
-    if raw.get("tie_word_embeddings"):
-        shapes.pop(HEAD, None)  # some files hold the embedding twice
+    if raw.get("tie_word_embeddings") and shapes.pop(HEAD, None) is not None:
+        check_copy(path, files, HEAD, EMBEDDING)  # some files hold the embedding twice
     raw = {"tie_word_embeddings": False} | raw
     return Source(path, raw, shapes, lambda name: read_tensor(files[name], name), tokenizer)
 

@@ -11,15 +11,18 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dopsd.algorithms.common.solutions import chat_of, taught_solution
+from dopsd.algorithms.common.chats import chat_of, check_chats
+from dopsd.algorithms.common.solutions import taught_solution
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import digest, object_in, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import ADAPTED, RunKey
 from dopsd.core.progress import log
 from dopsd.models.a2d.convert import converted_parts, read_source
+from dopsd.models.text import PlainTokens
+from dopsd.models.tokenizer import template_notes
 from dopsd.pipeline.checkpoints.export import write_merged
-from dopsd.tasks.common.sources import read_rows
+from dopsd.tasks.common.sources import each, read_rows
 from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.registry import load_task
 from dopsd.training.checkpoint import drop_state, folders, update_of
@@ -61,7 +64,7 @@ def begin(params: Params, task: str) -> list[RunKey]:
     runs = [params.run(task, name, params.adapt.seed) for name in params.adapt.phases]
     if faults := [f for run in runs if (f := run.reason_against_problems(len(problems)))]:
         raise DopsdError(faults[0], code=Code.MISFIT)  # before the conversion takes minutes
-    _own_responses(params, source.raw["max_position_embeddings"])
+    _refuse_misfits(params, source.raw["max_position_embeddings"])
     require_converted(params.adapt)
     out = Path(params.model.path)
     if is_made(params, task):
@@ -107,8 +110,14 @@ def check(params: Params, task: str) -> list[str]:
     """
     require_own(params)
     config, tokenizer = converted_parts(Path(params.adapt.source or ""), form_of(params.adapt))
-    responses = _own_responses(params, config.max_sequence_length)
-    notes = _too_long(params, tokenizer, responses, "responses", "left out")
+    _refuse_misfits(params, config.max_sequence_length)
+    place, learn, responses = params.adapt.source, params.adapt.learn, list[str]()
+    notes = [f"adapt.source: {place}: {note}" for note in template_notes(tokenizer, config)]
+    if learn.traces and learn.traces.is_file:
+        plain = PlainTokens(tokenizer, config)
+        responses, said = check_chats(learn.traces, "adapt.learn.traces", plain)
+        notes += said
+    notes += _too_long(params, tokenizer, responses, "responses", "left out")
     out = Path(params.model.path)
     is_prepared = data_files(task, "train")[0].is_file()
     if out.exists() and not (is_prepared and converted_folder(params.adapt).is_dir()):
@@ -148,25 +157,23 @@ def _too_long(
     ]
 
 
-def _own_responses(params: Params, most: int) -> list[str]:
-    """Return the responses of a local file of chats; none without one.
+def _refuse_misfits(params: Params, most: int) -> None:
+    """Refuse a local file of chats without rows, or with wrong ones, and answers without a prompt.
 
     Raises:
         DopsdError: if the file has no rows or cannot be read, or answers are as long as the model.
     """
-    learn, responses = params.adapt.learn, list[str]()
-    if learn.traces and learn.traces.is_file:
-        responses = [chat_of(row)[1] for row in read_rows(learn.traces, "adapt.learn.traces")]
-        if not responses:
-            text = f"adapt.learn.traces: {learn.traces.path}: has no rows"
-            raise DopsdError(text, code=Code.TOO_FEW_PROBLEMS)
+    learn = params.adapt.learn
+    source = learn.traces if learn.traces and learn.traces.is_file else None
+    if source and not [*each(read_rows(source, "adapt.learn.traces"), chat_of)]:
+        text = f"adapt.learn.traces: {source.path}: has no rows"
+        raise DopsdError(text, code=Code.TOO_FEW_PROBLEMS)
     if (length := learn.length or params.sampling.gen_length) >= most:
         key = "adapt.learn.length" if learn.length else "sampling.gen_length"
         raise DopsdError(
             f"{key}: {length} tokens leave no room for a prompt in the model's {most}; lower it",
             code=Code.MISFIT,
         )
-    return responses
 
 
 def announce(params: Params, key: RunKey) -> None:

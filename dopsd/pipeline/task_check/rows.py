@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import Progress
 from dopsd.core.types import Problem
-from dopsd.tasks.common.sources import Row, read_file, read_rows
+from dopsd.tasks.common.config import Source
+from dopsd.tasks.common.sources import Row, read_file, unread
 from dopsd.tasks.custom.answers import extract, written
 from dopsd.tasks.custom.rows import cell
 from dopsd.tasks.custom.task import CustomTask
 from dopsd.tasks.custom.verifiers.config import CommandConfig
+from dopsd.tasks.registry import load_task
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -45,20 +47,25 @@ def read(task: CustomTask) -> list[Located]:
     return rows
 
 
-def check_columns(params: Params) -> None:
-    """Read the first row of every local file of the matrix's own tasks, as `prepare` will.
+def check_rows(params: Params) -> list[str]:
+    """Read every row of the local files of the matrix's tasks, as `prepare` will.
+
+    Returns:
+        A note for each file with columns that nothing reads.
 
     Raises:
-        DopsdError: if the file cannot be read, or the row makes no problem.
+        DopsdError: if a file cannot be read, or with its first rows that make no problem.
     """
-    for name in (name for name in params.matrix.tasks if name in params.data.custom):
-        config = params.data.custom[name]
-        task = CustomTask(name, config)
-        for split, source in config.sources.items():
-            key = f"data.{name}.{split}.path"
-            rows = read_rows(source, key) if source.is_file else iter(())
-            for row in islice(rows, 1):
-                task.problem_of(row)
+    notes = []
+    for name in params.matrix.tasks:
+        config = params.data.tasks[name]
+        task: Any = load_task(name, config)
+        sources = {k: v for k, v in vars(config).items() if isinstance(v, Source) and v.is_file}
+        for split, source in sources.items():
+            key = f"data.{name}.{split}"
+            if names := unread(source, f"{key}.path", task.problem_of):
+                notes.append(f"{key}: {source.path}: not read: {', '.join(names)}")
+    return notes
 
 
 def check_splits(task: CustomTask, rows: list[Located], findings: Findings) -> None:

@@ -9,14 +9,15 @@ import csv
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections import UserDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import chain
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dopsd.core.errors import TEMPORARY, Code, DopsdError, is_unicode
 from dopsd.core.extras import require
@@ -26,6 +27,8 @@ from dopsd.tasks.common.json_files import Cells, Figure, Numbered, json_file, js
 if TYPE_CHECKING:
     from dopsd.tasks.common.config import Source
 
+T = TypeVar("T")
+SHOWN = 3  # faulty rows to name; the others are counted
 LONGEST_CELL = 2**31 - 1  # characters of a cell in a .csv file of rows; elsewhere 131072
 SEPARATORS = ",;\t"  # of columns in a .csv file; spreadsheets choose by language
 
@@ -160,7 +163,7 @@ class Row:
         number: number of the row, or of its line, from 1.
     """
 
-    values: dict[str, Any]
+    values: Mapping[str, Any]
     file: str
     number: int
 
@@ -207,6 +210,63 @@ def encodable(row: Row, column: str | None, text: str) -> str:
             code=Code.SOURCE_ROW,
         )
     return text
+
+
+def each(rows: Iterable[Row], make: Callable[[Row], T]) -> Iterator[tuple[Row, T]]:
+    """Yield every row with what is made of it.
+
+    Raises:
+        DopsdError: at the end, with the first rows of which nothing can be made.
+    """
+    faults: list[DopsdError] = []
+    for row in rows:
+        try:
+            made = make(row)
+        except DopsdError as error:
+            faults.append(error)
+        else:
+            yield row, made
+    if faults:
+        more = [f"and {len(faults) - SHOWN} more rows"] if len(faults) > SHOWN else []
+        lines = [line for fault in faults[:SHOWN] for line in fault.lines]
+        raise DopsdError(lines + more, code=faults[0].code)
+
+
+class Watched(UserDict[str, Any]):
+    """The cells of a row, which note the names that are read."""
+
+    def __init__(self, cells: Mapping[str, Any], read: set[str]) -> None:
+        super().__init__(cells)
+        self.read = read
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401  # any value of a dataset
+        """Return a cell."""
+        self.read.add(name)
+        return super().__getitem__(name)
+
+
+def unread(source: Source, key: str, make: Callable[[Row], object]) -> list[str]:
+    """Make something of every row, and return the columns with values that nothing reads.
+
+    Args:
+        source: file or hub dataset.
+        key: key of params.yaml that names the source.
+        make: reads a row.
+
+    Raises:
+        DopsdError: if the source cannot be read, or with the first rows that `make` refuses.
+    """
+    read, filled = set[str](), dict[str, None]()
+
+    def watched(row: Row) -> Row:
+        filled.update(
+            dict.fromkeys(n for n, value in row.values.items() if value not in (None, ""))
+        )
+        return replace(row, values=Watched(row.values, read))
+
+    for _ in each(map(watched, read_rows(source, key)), make):
+        pass
+    return [name for name in filled if name not in read]
 
 
 def read_rows(source: Source, key: str) -> Iterator[Row]:

@@ -16,7 +16,7 @@ from dopsd.core.types import Problem, Score
 from dopsd.tasks.common.answers import UNKNOWN, score_by_rule
 from dopsd.tasks.common.asking import AskingTask, no_longer_than
 from dopsd.tasks.common.rows import held_out, named_apart, new_problem
-from dopsd.tasks.common.sources import Row, read_rows
+from dopsd.tasks.common.sources import Row, each, read_rows
 from dopsd.tasks.common.storage import DATA, as_lines
 from dopsd.tasks.custom.answers import extract
 from dopsd.tasks.custom.config import CustomTaskConfig
@@ -27,7 +27,6 @@ from dopsd.tasks.custom.verifiers.json_schema import JsonSchema
 from dopsd.tasks.custom.verifiers.python_tests import PythonTests
 from dopsd.tasks.custom.verifiers.texts import Choice, Exact, Number, Pattern
 
-SHOWN = 3  # faulty rows to name; the others are counted
 SPLITS = ("test", "validation", "train")  # a row of two splits stays in the first of these
 
 
@@ -61,22 +60,13 @@ class CustomTask(AskingTask):
         return new_problem(self.name, prompt, answer, solution, **self.rows.extra(row))
 
     def read(self, split: str) -> Iterator[tuple[Row, Problem]]:
-        """Yield the rows of a split that has a source, with their problems.
+        """Return the rows of a split that has a source, with their problems.
 
         Raises:
             DopsdError: if the source cannot be read, or, at its end, if rows make no problem.
         """
-        faults = []
-        for row in read_rows(self.config.sources[split], f"{self.key}.{split}.path"):
-            try:
-                problem = self.problem_of(row)
-            except DopsdError as error:
-                faults.append(str(error))
-                continue
-            yield row, problem
-        if faults:
-            more = [f"and {len(faults) - SHOWN} more rows"] if len(faults) > SHOWN else []
-            raise DopsdError(faults[:SHOWN] + more, code=Code.SOURCE_ROW)
+        rows = read_rows(self.config.sources[split], f"{self.key}.{split}.path")
+        return each(rows, self.problem_of)
 
     def load(self, split: str) -> list[Problem]:
         """Read the problems of a split from disk; warn where its rows changed since."""

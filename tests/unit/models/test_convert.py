@@ -10,12 +10,12 @@ import pytest
 import torch
 from autoregressive_toys import CHATML, autoregressive, save_source, write_gguf
 from gguf import GGMLQuantizationType, GGUFReader, RopeScalingType, dequantize
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from toys import rewrite
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from dopsd.core.errors import DopsdError
-from dopsd.models.a2d.convert import Form, convert, converted_parts
+from dopsd.models.a2d.convert import Form, convert, converted_parts, read_source
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import load_policy
 from dopsd.models.registry import read_config
@@ -200,3 +200,28 @@ def test_a_model_that_can_be_adapted_is_refused_as_a_base_with_the_way(tmp_path:
     save_source(tmp_path, "qwen2")
     with pytest.raises(DopsdError, match=r"'qwen2' is not supported; .*`dopsd adapt` makes a base"):
         read_config(tmp_path)
+
+
+@pytest.mark.parametrize("change", [0.0, 1.0])
+def test_a_head_that_config_json_ties_away_is_refused_unless_it_is_a_copy(change, tmp_path: Path):
+    """As after a merge that changed the head: it would be dropped without a word."""
+    save_source(tmp_path / "source", "llama")
+    file = tmp_path / "source/model.safetensors"
+    weights = load_file(file)
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"] + change
+    save_file(weights, file, metadata={"format": "pt"})
+    if not change:
+        assert read_source(tmp_path / "source").shapes
+        return
+    with pytest.raises(DopsdError, match=r"lm_head\.weight differs from model\.embed_tokens"):
+        read_source(tmp_path / "source")
+
+
+def test_a_date_in_the_template_is_fixed_in_the_converted_folder(tmp_path: Path):
+    save_source(tmp_path / "source", "llama")
+    file = tmp_path / "source/chat_template.jinja"
+    file.write_text("{{ strftime_now('%d %b %Y') }} {{ strftime_now(bos_token) }}" + CHATML)
+    convert(tmp_path / "source", tmp_path / "base", SHIFTED)
+    text = (tmp_path / "base/chat_template.jinja").read_text()
+    assert "{{ '26 Jul 2024' }} {{ strftime_now(bos_token) }}" in text
+    assert "macro strftime_now" in text.partition("26 Jul")[0]

@@ -278,6 +278,22 @@ def test_whole_answers_with_a_point_are_told_where_they_count_as_texts(project: 
         assert (said in capsys.readouterr().out) == (kind == "exact")
 
 
+def test_check_reads_every_row_and_names_columns_that_nobody_reads(project: Path, capsys):
+    begin(project, train={"path": "data/external/a.jsonl"})
+    rows = [{"question": f"q{n}", "answer": n, "level": 2, "note": ""} for n in range(6)]
+    path = project / "data/external/a.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    assert main(["check"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("note: data.sums.train: data/external/a.jsonl: not read: level\n") == 1
+    path.write_text(
+        "\n".join(map(json.dumps, [*rows, rows[0] | {"answer": "x"}, {"question": "q"}]))
+    )
+    assert main(["check"]) == 2
+    first, second = capsys.readouterr().err.splitlines()[:2]
+    assert "a.jsonl:7: the answer must be" in first and "a.jsonl:8: no column answer" in second
+
+
 PATTERN = {"regex": r"x = (\d+)"}
 
 

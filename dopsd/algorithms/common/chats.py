@@ -1,0 +1,161 @@
+"""Chats to learn from: rows {question, response} or {messages}, and what a template refuses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dopsd.core.errors import Code, DopsdError
+from dopsd.models.text import prompt_text
+from dopsd.models.tokenizer import rendering
+from dopsd.tasks.common.sources import Row, encodable, text_of, unread
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dopsd.models.policy import Text
+    from dopsd.models.text import PlainTokens
+    from dopsd.tasks.common.config import Source
+
+Chat = list[dict[str, str]]
+ROLES = ("system", "user", "assistant")
+SYSTEM = ("system_prompt", "system")  # columns of a system turn
+PAIR = ("question", "response")
+# keys of rows and messages that would change what is learnt
+UNLEARNT = (
+    *("reasoning_content", "reasoning", "thinking", "tool_calls", "function_call"),
+    *("tools", "functions", "images", "audio"),
+)
+
+
+def chat_of(row: Row) -> tuple[Chat, str]:
+    """Return the chat and the answer of a row {question, response} or {messages}.
+
+    A text in column system_prompt or system is the chat's first turn.
+
+    Raises:
+        DopsdError: if the row has neither or both, its messages do not end with the assistant's, a
+            turn is blank, or a key would change what is learnt.
+    """
+    _refuse_unlearnt(row, row.values, "")
+    if row.values.get("messages") is None:
+        chat, answer = _asked(row)
+    else:
+        *chat, last = _messages(row)
+        answer = last["content"]
+    name = next((n for n in SYSTEM if row.values.get(n) not in (None, "")), None)
+    if name and chat[0]["role"] == "system":
+        raise _fault(row, f"column {name} and a system turn in messages; keep one of them")
+    first = [{"role": "system", "content": text_of(row, name)}] if name else []
+    return first + chat, answer
+
+
+def _asked(row: Row) -> tuple[Chat, str]:
+    """Return the question as a chat, and the response."""
+    if not row.values.keys() >= {*PAIR}:
+        raise _fault(
+            row,
+            f"expected columns {' and '.join(PAIR)}, or messages; columns found:"
+            f" {', '.join(row.values) or 'none'}; mend the row",
+        )
+    return [{"role": "user", "content": text_of(row, "question")}], text_of(row, "response")
+
+
+def _messages(row: Row) -> Chat:
+    """Return the messages of a row."""
+    messages: Any = row.values["messages"]
+    if all(row.values.get(name) is not None for name in PAIR):
+        raise _fault(row, f"messages, and also {' and '.join(PAIR)}; keep one of them")
+    is_chat = isinstance(messages, list) and all(
+        isinstance(m, dict) and m.get("role") in ROLES and isinstance(m.get("content"), str)
+        for m in messages
+    )
+    if not is_chat or len(messages) < 2 or messages[-1]["role"] != "assistant":  # noqa: PLR2004  # a question and its answer
+        raise _fault(
+            row,
+            f"expected messages [{{role, content}}, ...] of {', '.join(ROLES)} that end with the"
+            f" assistant's, found {str(messages)[:60]}",
+        )
+    for number, message in enumerate(messages):
+        _refuse_unlearnt(row, message, f"messages[{number}].")
+        if not message["content"].strip():
+            raise _fault(
+                row, f"messages[{number}] ({message['role']}) is blank; fill it, or remove the row"
+            )
+    return [
+        {"role": m["role"], "content": encodable(row, "messages", m["content"])} for m in messages
+    ]
+
+
+def _refuse_unlearnt(row: Row, values: Mapping[str, Any], where: str) -> None:
+    """Refuse keys that would change what is learnt, unless they are empty.
+
+    A weight other than 1 counts for the row, and for the message that is learnt, the last.
+    """
+    is_learnt = not where or values is row.values["messages"][-1]
+    for key in (*UNLEARNT, "weight"):
+        value = values.get(key)
+        is_weight = key == "weight" and (not is_learnt or str(value) in ("1", "1.0"))
+        if value not in (None, "", [], {}) and not is_weight:
+            raise _fault(
+                row,
+                f"{where}{key} is not learnt, found {str(value)[:40]}; write it into the text, or"
+                " remove the key or the row",
+            )
+
+
+def _fault(row: Row, message: str) -> DopsdError:
+    return DopsdError(f"{row.place}: {message}", code=Code.SOURCE_ROW)
+
+
+def refusing(row: Row) -> Any:  # noqa: ANN401  # a context manager
+    """Turn what the chat template refuses of a row in this context into one line."""
+    return rendering(row.place, "change the chat, or remove the row", Code.SOURCE_ROW)
+
+
+def tokens_of(row: Row, text: Text) -> tuple[Tensor, Tensor]:
+    """Return the tokens of a row's chat [P] and of its answer [n].
+
+    Raises:
+        DopsdError: if the row is no chat, the template refuses it, or the answer has no token.
+    """
+    chat, answer = chat_of(row)
+    with refusing(row):
+        prompt = text.encode(chat)
+    if not len(tokens := text.tokens(answer)):
+        raise _fault(row, f"no token for the answer {answer[:40]!r}; remove the row")
+    return prompt, tokens
+
+
+def check_chats(source: Source, key: str, plain: PlainTokens) -> tuple[list[str], list[str]]:
+    """Render every chat of a local file, and return the answers and notes.
+
+    Args:
+        source: the file.
+        key: key of params.yaml that names it.
+        plain: tokenizer and config of the model that learns.
+
+    Raises:
+        DopsdError: with the first rows that cannot be learnt.
+    """
+    answers: list[str] = []
+    lost, others = Counter[str](), dict[str, None]()
+
+    def learn(row: Row) -> None:
+        chat, answer = chat_of(row)
+        with refusing(row):
+            text = prompt_text(plain.tokenizer, plain.config, chat)
+        lost.update({m["role"] for m in chat if m["content"].strip() not in text})
+        for message in row.values.get("messages") or ():
+            others.update(dict.fromkeys(message.keys() - {"role", "content", "weight", *UNLEARNT}))
+        answers.append(answer)
+
+    names = [*unread(source, key, learn), *(f"messages.{name}" for name in sorted(others))]
+    notes = [f"{key}: {source.path}: not read: {', '.join(names)}"] if names else []
+    notes += [
+        f"{key}: {source.path}: the chat template leaves out {role} turns of {count} of"
+        f" {len(answers)} chats"
+        for role, count in sorted(lost.items())
+    ]
+    return answers, notes
