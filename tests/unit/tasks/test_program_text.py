@@ -54,6 +54,10 @@ LAYOUTS = {
     "after prompts": ">>> def add(a, b):\n...     return a + b\n...\n>>> add(1, 2)\n3",
     "after prompts in a block": "```pycon\n>>> def add(a, b):\n...     return a + b\n```",
     "prose that is Python": f"Example:\n>>> add(1, 2)\n3\n\n{ADD}",
+    "between MBPP's marks": f"[BEGIN]\n{ADD}\n[DONE]",
+    "after a word": f"Solution\n\n{ADD}",
+    "lambda after a helper": "```\ndef h(x): return x\n```\n```\nadd = lambda a, b: h(a + b)\n```",
+    "after a block without an end": f"```python\nimport math\n\n```python\n{USED[12:]}\n```",
     "copied with its label": f"python\n{ADD}",
     "after a broken block": f"```python\ndef add(a, b)\n```\nBetter:\n{PYTHON}",
     "only a usage fenced": f"{ADD}\n\nUse:\n```python\nadd(1, 2)\n```\n",
@@ -77,8 +81,12 @@ def test_where_nothing_is_python_the_answer_itself_is_run():
         assert program_of(text) == [text]
 
 
+FENCES = "```python\nx y\n" * 9999
+DEEP = "".join(f"{'`' * n}\n" for n in range(200, 3, -1))
+
+
 @pytest.mark.parametrize(
-    "text", ["(" * 9999, "-" * 99_999 + "1", "a" + ".b" * 50_000, "```\n~~~\n" * 99]
+    "text", ["(" * 9999, "-" * 99_999 + "1", "a" + ".b" * 50_000, "`" * 9999, FENCES, DEEP]
 )
 def test_a_text_that_python_cannot_nest_is_no_program(text: str):
     assert program_of(text)

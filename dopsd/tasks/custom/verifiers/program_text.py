@@ -18,8 +18,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 LONGEST = 2 * 10**5  # characters of an answer in which a program is looked for
-MOST_TRIES = 500  # texts that are compiled to find parts without fences
-MOST_ENDS = 20  # fences at which a block may end
+MOST_TRIES, MOST_LINES = 500, 500  # texts that are compiled to find parts, and lines of one
+MOST_BLOCKS, MOST_ENDS = 100, 20  # blocks that are looked at, and fences at which one may end
 # a fence that opens a block: at the end of a line but for the name of a language
 OPENING = re.compile(r"(?:(?<!`)(`{3,})|^\s*(?:[-*+]\s|\d+[.)]\s)?\s*(~{3,}))\s*([^\s`]*)[^`]*$")
 INLINE = re.compile(r"(?<!`)(`{3,})(?!`)\s*(?:i?py\w*\s)?(.+?)(?<!`)\1(?!`)", re.IGNORECASE)
@@ -95,15 +95,33 @@ def _cell(lines: list[str], before: str = "") -> Iterator[Cell]:
     """Yield what compiles: the lines less their indentation, or after `before`; or nothing."""
     for text in [_flush(lines), *(["\n".join([before, *lines])] if before.strip() else [])]:
         with suppress(SyntaxError):
-            if rank := _rank(parsed(text)):
+            tree = parsed(text := _without_words(text))
+            if rank := _rank(tree):
                 yield Cell(text, rank)
                 return
+
+
+def _without_words(text: str) -> str:
+    """Return a program without lines such as `Solution` and `[BEGIN]`: names and nothing else.
+
+    Raises:
+        SyntaxError: if it is none.
+    """
+    lines = text.split("\n")
+    for statement in parsed(text).body:
+        match statement:
+            case ast.Expr(ast.Name() | ast.List([ast.Name()])) | ast.AnnAssign(value=None):
+                if lines[statement.lineno - 1].strip() == ast.unparse(statement):
+                    lines[statement.lineno - 1] = ""
+    return "\n".join(lines)
 
 
 def _rank(tree: ast.Module) -> int:
     """Return what a program does to its namespace; 0 for one without a statement."""
     nodes = [node for node in ast.walk(tree) if not isinstance(node, ast.Module)]
     if any(isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for n in nodes):
+        return DEFINES
+    if any(isinstance(n, ast.Assign) and isinstance(n.value, ast.Lambda) for n in nodes):
         return DEFINES
     is_bound = any(isinstance(n, ast.alias | ast.Store) for n in nodes)
     return BINDS if is_bound else COMPILES * bool(nodes)
@@ -125,44 +143,47 @@ def _session(lines: list[str], before: str = "") -> Iterator[Cell]:
         yield from _cell([line[found.end() :] for line, found in prompts])
 
 
-def _blocks(lines: list[str], before: str) -> Iterator[Cell]:
+def _blocks(lines: list[str], before: str, depth: int = 3) -> Iterator[Cell]:
     """Yield the cells of fenced blocks whose label is Python's, or that have none."""
-    n = 0
-    while n < len(lines):
+    n, count = 0, 0
+    while n < len(lines) and count < MOST_BLOCKS:
         for inline in INLINE.finditer(lines[n]):
             yield from _cell([inline[2]])
         opening, n = OPENING.search(INLINE.sub("", lines[n])), n + 1
-        if opening:
-            cells, n = _block(lines, n, opening, before)
-            yield from cells
+        if opening and depth:
+            count += 1
+            ends = list(islice(_ends(lines, n, opening[1] or opening[2]), MOST_ENDS))
+            contents = [[*lines[n:end], *rest] for end, rest, _ in ends]
+            cells, found = _block(contents, opening[3], before)
+            yield from cells or _blocks(contents[0], before, depth - 1)
+            n = ends[found][2]
 
 
-def _block(
-    lines: list[str], start: int, fence: re.Match[str], before: str
-) -> tuple[list[Cell], int]:
-    """Return the cells of a block, and the line after it.
+def _block(contents: list[list[str]], label: str, before: str) -> tuple[list[Cell], int]:
+    """Return the cells of a block, and which of its possible contents they are.
 
-    It ends at the first closing fence, or end of the text, up to which it compiles. If it never
-    does, blocks may be within it, up to the first closing fence.
+    That is the first that compiles. If none does, blocks may be within the first.
     """
-    ends = list(islice(_ends(lines, start, fence[1] or fence[2]), MOST_ENDS))
-    contents = [[*lines[start:n], *([rest] if rest.strip() else [])] for n, rest in ends]
-    label = fence[3].lower().lstrip("{.")
-    if not label or label.startswith(("py", "ipy")):
+    if not label or label.lower().lstrip("{.").startswith(("py", "ipy")):
         for find in (_cell, _session):
-            for (n, _), content in zip(ends, contents, strict=True):
+            for n, content in enumerate(contents):
                 if cells := list(find(content, before)):
-                    return cells, n + 1
-    return list(_blocks(contents[0], before)), ends[0][0] + 1
+                    return cells, n
+    return [], 0
 
 
-def _ends(lines: list[str], start: int, fence: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that may close a fence, with what they have before it; last, the text's."""
+def _ends(lines: list[str], start: int, fence: str) -> Iterator[tuple[int, list[str], int]]:
+    """Yield where a block may end: at closing fences, those of the next blocks, the text's end.
+
+    Each comes with what its line has before the fence, and the line after the block.
+    """
     closing = re.compile(rf"{fence[0]}{{{len(fence)},}}\s*$")
     for n in range(start, len(lines)):
-        if found := closing.search(lines[n]):
-            yield n, lines[n][: found.start()]
-    yield len(lines), ""
+        if (found := closing.search(lines[n])) and not lines[n].lstrip().startswith("#"):
+            yield n, [rest] if (rest := lines[n][: found.start()]).strip() else [], n + 1
+        elif lines[n].lstrip().startswith(fence):
+            yield n, [], n
+    yield len(lines), [], len(lines)
 
 
 def _parts(lines: list[str], before: str) -> Iterator[Cell]:
@@ -183,10 +204,10 @@ def _parts(lines: list[str], before: str) -> Iterator[Cell]:
 
 
 def _dedented(lines: list[str], start: int) -> int:
-    """Return the next line that is indented less than this one; the end of the text if none is."""
-    indent = _indent(lines[start])
-    outside = (n for n in range(start, len(lines)) if lines[n].strip())
-    return next((n for n in outside if not lines[n].startswith(indent)), len(lines))
+    """Return the next line that is indented less than this one, or that is too far away."""
+    indent, end = _indent(lines[start]), min(len(lines), start + MOST_LINES)
+    outside = (n for n in range(start, end) if lines[n].strip())
+    return next((n for n in outside if not lines[n].startswith(indent)), end)
 
 
 def run(answer: str, before: str, tests: str, passed: bytes) -> None:
