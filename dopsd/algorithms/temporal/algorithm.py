@@ -1,8 +1,9 @@
 """Temporal self-distillation: later states of a rollout teach its earlier ones.
 
-The target of a masked token is what the model predicts there later in the same rollout, with more
-of it written: in the state in which the token is committed (TSD, arXiv 2609.15177), or in the mean
-of all later ones (dOPSD, arXiv 2607.04428). The student learns to know earlier what it will say.
+The target of a masked token is what the model predicts there with more of the same rollout written:
+in the state in which the token is committed (TSD, arXiv 2609.15177), in the mean of all later ones,
+or with all other tokens of the finished answer (both for dOPSD, arXiv 2607.04428). The student
+learns to know earlier what it will say.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dopsd.algorithms.common.groups import Rewarded, RewardedGroups, group_colle
 from dopsd.algorithms.common.losses import metric_sums
 from dopsd.algorithms.common.views import Completions
 from dopsd.algorithms.d_opsd.divergence import Divergence
-from dopsd.algorithms.temporal.targets import Top, targets
+from dopsd.algorithms.temporal.targets import Top, each_alone, targets
 from dopsd.algorithms.trace_rl.states import Steps, group_steps
 from dopsd.core.rng import fold_in, key_from, uniform
 from dopsd.core.tensors import first_index, true_positions
@@ -158,6 +159,8 @@ class Temporal:
         rollout = item.rollout
         if rollout.top_ids is not None and rollout.top_logps is not None:
             return dict.fromkeys(trained, (rollout.top_ids, rollout.top_logps))
+        if self.config.target == "finished":
+            steps = each_alone(steps, trained.values())
         seen = rollout.completion_ids.masked_fill(steps.masked, policy.mask_id)  # [S, G]
         ids = torch.cat([rollout.prompt_ids.expand(len(seen), -1), seen], 1)
         with policy.teacher():

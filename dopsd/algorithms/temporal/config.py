@@ -16,9 +16,11 @@ LOSS_BYTES = 28  # of an entry of the logits in the loss
 class TemporalConfig(IteratedGroupConfig):
     """Settings of temporal self-distillation: later states of a rollout teach earlier ones.
 
-    The defaults are those of TSD (arXiv 2609.15177). dOPSD (arXiv 2607.04428, another paper than
-    d-OPSD) is `target: all_future` or `snapshot`, `divergence: forward_kl`, `teacher: base` and
-    `weight: none`. Of both only summaries were read.
+    The defaults are those of TSD (arXiv 2609.15177), of which only summaries were read. The
+    published code of dOPSD (arXiv 2607.04428, another paper than d-OPSD) has `target: finished`,
+    `divergence: reverse_kl`, `teacher: base`, and no loss of wrong rollouts (`reward: correct` and
+    `weight: reward`); as options, `all_future` or `snapshot`, and a loss of all (`weight: none`).
+    Its teacher sees the finished token itself too; here it is masked.
     """
 
     group_size: Annotated[int, Field(ge=1, le=LARGEST)] = 4  # rollouts per problem
@@ -30,7 +32,9 @@ class TemporalConfig(IteratedGroupConfig):
     positions: Literal["masked", "committed"] = (
         "masked"  # which are trained; committed: by the step
     )
-    target: Literal["commit", "snapshot", "all_future"] = "commit"  # which later state teaches
+    target: Literal["commit", "snapshot", "all_future", "finished"] = (
+        "commit"  # which later state teaches; finished: all of the answer but the token itself
+    )
     gap: Count = 1  # of target snapshot: steps between the state and the one that teaches it
     teacher: Literal["live", "base", "ema"] = "live"  # the policy that sampled, or others' weights
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99  # of the ema teacher, per update
@@ -48,9 +52,13 @@ class TemporalConfig(IteratedGroupConfig):
         return (self.target, self.teacher) == ("commit", "live")
 
     def forwards(self, sampling: SamplingConfig) -> Forwards:
-        """Return what a problem costs: the teacher sees the states of a rollout once, if at all."""
+        """Return what a problem costs: the teacher sees the states of a rollout once, if at all.
+
+        Of a finished answer it sees one for each token.
+        """
         drawn = self.iterations * min(sampling.steps, self.states or sampling.steps)
-        parts = 0 if self.keeps_commits else sampling.steps, drawn
+        seen = sampling.gen_length if self.target == "finished" else sampling.steps
+        parts = 0 if self.keeps_commits else seen, drawn
         return Forwards(self.group_size, *(self.group_size * part for part in parts))
 
     def logit_bytes(self, sampling: SamplingConfig) -> int:
@@ -65,10 +73,11 @@ class TemporalConfig(IteratedGroupConfig):
     @model_validator(mode="after")
     def switches_agree(self) -> Self:
         """Refuse tokens that are their own target under the very policy that learns."""
-        if self.positions == "committed" and self.teacher == "live" and self.iterations == 1:
+        is_own = self.positions == "committed" and self.target != "finished"
+        if is_own and self.teacher == "live" and self.iterations == 1:
             raise ValueError(
                 "positions committed with teacher live and one update of a collect teaches nothing;"
-                " set iterations above 1, another teacher, or positions masked"
+                " set iterations above 1, another teacher or target finished, or positions masked"
             )
         return self
 

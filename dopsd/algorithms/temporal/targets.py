@@ -1,10 +1,12 @@
-"""What later states of a rollout say about each of its tokens: the targets of earlier ones.
+"""What later states of a rollout, or its end, say of each of its tokens: targets of earlier states.
 
 Shapes follow the legend of core/types.py; S is the number of states of a rollout.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,18 +26,28 @@ def teachers_of(state: int, steps: Steps, config: TemporalConfig) -> tuple[Tenso
     """Return the first and the last state [G] whose mean teaches each position in a state.
 
     commit: the one in which the position was committed; snapshot: the one `gap` later, or that of
-    the commit if it comes first; all_future: all later ones up to that of the commit.
+    the commit if it comes first; all_future: all later ones up to that of the commit; finished: the
+    one that masks this position alone.
 
     Args:
         state: index of the student's state.
-        steps: the states of the rollout.
+        steps: the states that the teacher sees.
         config: target and gap.
     """
+    if config.target == "finished":
+        alone = steps.masked.int().argmax(0)
+        return alone, alone
     committed = steps.masked.sum(0) - 1  # [G], the last state in which a position is masked
     if config.target == "commit":
         return committed, committed
     later = committed.clamp(max=state + (config.gap if config.target == "snapshot" else 1))
     return later, later if config.target == "snapshot" else committed
+
+
+def each_alone(steps: Steps, trained: Iterable[Tensor]) -> Steps:
+    """Return the finished rollout as many times as positions are trained, each masked alone."""
+    any_of = torch.stack([*trained]).any(0)  # [G]
+    return replace(steps, masked=torch.eye(len(any_of), dtype=torch.bool)[any_of])
 
 
 @torch.no_grad()
@@ -51,8 +63,8 @@ def targets(
 
     Args:
         policy: the model, in the context of the teacher.
-        ids: [S, P+G], the states of a rollout as the teacher sees them.
-        steps: the states.
+        ids: [S, P+G], the states that the teacher sees.
+        steps: what they mask.
         wanted: indices of states, each with its trained positions [G].
         config: target, gap and top_k.
         rows: states of a forward.

@@ -10,9 +10,10 @@ import pytest
 import torch
 from conftest import ROOT
 from fakes import EOS
-from test_literal import as_base, collected, gradients, logps, moved
+from test_literal import as_base, collected, graded, gradients, logps, moved
 
 from dopsd.algorithms.common.groups import Rewarded
+from dopsd.algorithms.registry import variants_of
 from dopsd.algorithms.temporal.algorithm import Temporal
 from dopsd.algorithms.temporal.config import TemporalConfig
 from dopsd.algorithms.temporal.targets import targets, teachers_of
@@ -115,6 +116,10 @@ def kl(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     return (q * (q / p).log()).sum(-1)
 
 
+def reverse_kl(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    return kl(q, p)
+
+
 def bounded_reverse_kl(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
     value = kl(q, p)
     return value * min(1.0, 0.01 / value.item()) if value > 0 else value
@@ -136,20 +141,23 @@ def doubles(monkeypatch: pytest.MonkeyPatch):
     torch.set_default_dtype(torch.float32)
 
 
-def seen(loop: Trainer, rollout: Rollout, step: int) -> torch.Tensor:
-    """Probabilities of the tokens that can be sampled, in the state before a step."""
+def seen(loop: Trainer, rollout: Rollout, masked: torch.Tensor) -> torch.Tensor:
+    """Probabilities of the tokens that can be sampled, where these tokens are masked."""
     policy = loop.policy
-    ids = rollout.completion_ids.masked_fill(rollout.revealed_at >= step, policy.mask_id)
+    ids = rollout.completion_ids.masked_fill(masked, policy.mask_id)
     allowed = [i for i in range(policy.vocabulary) if i not in policy.suppress_tokens]
     return logps(loop, rollout.prompt_ids, ids)[:, allowed].log_softmax(-1).exp()
 
 
 @torch.no_grad()
 def teachers(loop: Trainer, item: Rewarded) -> dict[int, torch.Tensor]:
-    rollout = item.rollout
-    times = rollout.revealed_at.unique().tolist()
-    with as_base(loop) if loop.algorithm.config.teacher == "base" else nullcontext():
-        return {step: seen(loop, rollout, step) for step in times}
+    """What the teacher says in each state; of a finished answer, where each token is masked."""
+    config, at = loop.algorithm.config, item.rollout.revealed_at
+    masked = {step: at >= step for step in at.unique().tolist()}
+    if config.target == "finished":
+        masked = {place: torch.arange(len(at)) == place for place in range(len(at))}
+    with as_base(loop) if config.teacher == "base" else nullcontext():
+        return {key: seen(loop, item.rollout, places) for key, places in masked.items()}
 
 
 @pytest.mark.parametrize(
@@ -159,6 +167,8 @@ def teachers(loop: Trainer, item: Rewarded) -> dict[int, torch.Tensor]:
         ({"target": "snapshot", "gap": 2, "divergence": "forward_kl", "teacher": "base"}, kl),
         ({"target": "all_future", "divergence": "forward_kl", "teacher": "base"}, kl),
         ({"target": "commit", "teacher": "base"}, jsd),
+        ({"target": "finished", "divergence": "reverse_kl", "teacher": "base"}, reverse_kl),
+        ({"target": "finished", "iterations": 1, "positions": "committed"}, jsd),
         ({"divergence": "reverse_kl", "clip": 0.01}, bounded_reverse_kl),
         ({"top_k": 3}, jsd_of_three),
         ({"sampling__threshold": 0.3}, jsd),
@@ -188,14 +198,15 @@ def test_the_loss_by_hand(project, doubles, changes: dict, divergence):
         counted = torch.arange(40) <= end
         times = sorted({int(t) for t in rollout.revealed_at[counted]})
         for n, t in enumerate(times):
-            student = seen(loop, rollout, t)
+            student = seen(loop, rollout, rollout.revealed_at >= t)
             for place in range(min(end + 1, 40)):
                 own = times.index(int(rollout.revealed_at[place]))
-                if own < n:
+                if own < n or (config.positions == "committed" and own > n):
                     continue
                 states = {"commit": [own], "snapshot": [min(n + config.gap, own)]}
                 later = states.get(config.target, range(min(n + 1, own), own + 1))
-                target = torch.stack([teacher[times[i]][place] for i in later]).mean(0)
+                keys = [place] if config.target == "finished" else [times[i] for i in later]
+                target = torch.stack([teacher[key][place] for key in keys]).mean(0)
                 total = total + divergence(student[place], target) / len(times) / 2
     found = loop.algorithm.loss(policy, batch)
     assert found.total.item() == pytest.approx(total.item(), rel=1e-6) and total > 0.01
@@ -233,3 +244,12 @@ def test_rollouts_weigh_what_they_earn_and_less_if_they_are_long(project):
     ids[3] = loop.policy.eos_id
     assert loop.algorithm.scale(loop.policy, item) == 0.5
     assert loop.algorithm.scale(loop.policy, replace(item, reward=-0.9)) == 0.0
+
+
+def test_what_the_published_code_of_dopsd_trains_leaves_wrong_rollouts_out(project, monkeypatch):
+    graded(monkeypatch, [1.0, 0.4, 0.0, 1.0])  # by the task's own reward, 0.4 would have weight
+    settings = variants_of("temporal")["dOPSD-finished"].settings
+    loop, batch = collected("temporal", **settings, states=1, iterations=1, group_size=4)
+    problems = len(loop.order.of(0))
+    assert len(batch) == 2 * problems and batch.scale.tolist() == [1.0] * len(batch)
+    assert batch.weight.tolist() == [1 / 4] * len(batch)  # of all rollouts of a problem

@@ -15,6 +15,7 @@ from dopsd.cli.main import main
 CJ_GRPO = {"shrink": 1, "kl_to": "base", "kl_reduction": "mean"}
 RLDF = CJ_GRPO | {"states": 4, "confident": 0.6, "reduction": "token"}
 DOPSD = {"target": "all_future", "divergence": "forward_kl", "teacher": "base"}
+FINISHED = {"target": "finished", "divergence": "reverse_kl", "teacher": "base"}
 FORK = {"positions": "fallback", "threshold": 0.8}
 
 
@@ -32,6 +33,8 @@ FORK = {"positions": "fallback", "threshold": 0.8}
         ("just_grpo", FORK, "fork"),
         ("temporal", DOPSD, ""),  # with TSD's weight
         ("temporal", DOPSD | {"weight": "none"}, "dOPSD"),
+        ("temporal", FINISHED, "dOPSD-finished"),  # wrong rollouts weigh nothing, as by default
+        ("temporal", FINISHED | {"weight": "none"}, ""),
         ("rft", {}, ""),  # no variants.yaml
     ],
 )
