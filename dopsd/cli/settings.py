@@ -15,7 +15,6 @@ from dopsd.config.named_files import missing_files, start_faults
 from dopsd.config.params import Params
 from dopsd.config.profiles import HARDWARE, NEEDS_PROFILE, PRESET
 from dopsd.core.errors import Code, DopsdError
-from dopsd.core.paths import BASES
 from dopsd.core.progress import log
 from dopsd.core.settings import LARGEST
 
@@ -255,20 +254,17 @@ def _base_notes(params: Params) -> list[str]:
     Raises:
         DopsdError: if a template refuses a chat.
     """
-    paths = dict.fromkeys(Path(params.model_of(task).path) for task in params.matrix.tasks)
-    traces = params.method.sft.traces if "sft" in params.matrix.methods else None
-    source = traces if traces and traces.is_file else None
-    own = [path for path in paths if source or BASES not in path.parents]  # ours have no faults
-    if not own:
-        return []
-    from dopsd.algorithms.common.chats import check_chats
-    from dopsd.models.tokenizer import template_notes, token_counts
+    from dopsd.models.template_date import NOTE, is_dated
 
-    notes = []
-    for path, base in [(path, found) for path in own if (found := token_counts(path))]:
-        notes += [f"{path}: {note}" for note in template_notes(base.tokenizer, base.config)]
-        if source:
-            notes += check_chats(source, "method.sft.traces", base.plain)[1]
+    paths = dict.fromkeys(Path(params.model_of(task).path) for task in params.matrix.tasks)
+    notes = [f"{path}: {NOTE}" for path in paths if is_dated(path)]
+    traces = params.method.sft.traces if "sft" in params.matrix.methods else None
+    if traces and traces.is_file:
+        from dopsd.algorithms.common.chats import check_chats
+        from dopsd.models.tokenizer import token_counts
+
+        for base in filter(None, map(token_counts, paths)):
+            notes += check_chats(traces, "method.sft.traces", base.plain)[1]
     return notes
 
 

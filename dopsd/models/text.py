@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import string
-from datetime import UTC, datetime
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+from dopsd.models.template_date import CLOCK, without_clock
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from dopsd.models.config import EmbeddedShape
     from dopsd.models.denoiser import Denoiser, DenoiserConfig
 
-CLOCK = "strftime_now"  # by which a template writes the date
-DAY = datetime(2024, 7, 26, tzinfo=UTC)  # which it gets: that of Llama 3.2's without a clock
 MARK = "\ufdd0"  # a noncharacter in the text of a special token, while a template renders it
 
 
@@ -45,19 +44,6 @@ def prompt_text(
         options["chat_template"] = without_clock(tokenizer.get_chat_template())
     header = tokenizer.apply_chat_template(messages, **options | config.template_options)
     return f"{header}{prefill}"
-
-
-def fixed_date(form: str) -> str:
-    """Return the date that prompts have, in the form of strftime."""
-    return DAY.strftime(form)
-
-
-def without_clock(template: str) -> str:
-    """Return a chat template with the fixed date in place of today's."""
-    call = re.compile(rf"{CLOCK}\(\s*(['\"])(.*?)\1\s*\)")
-    template = call.sub(lambda found: repr(fixed_date(found[2])), template)
-    macro = f"{{%- macro {CLOCK}(form) -%}}{fixed_date('%d %b %Y')}{{%- endmacro -%}}"
-    return f"{macro}{template}" if f"{CLOCK}(" in template else template
 
 
 def _marked(text: str) -> str:

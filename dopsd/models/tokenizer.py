@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from jinja2 import TemplateError
 
 from dopsd.core.errors import Code, DopsdError
-from dopsd.models.text import CLOCK, PlainTokens, fixed_date, prompt_text
+from dopsd.models.template_date import CLOCK, NOTE
+from dopsd.models.text import PlainTokens, prompt_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -102,11 +103,7 @@ def rendering(
 
 def template_notes(tokenizer: PreTrainedTokenizerBase, config: DenoiserConfig) -> list[str]:
     """Return what a user may not expect of a chat template: a date, or no generation prompt."""
-    notes = []
-    if CLOCK in str(tokenizer.chat_template):
-        notes.append(
-            f"the chat template writes the date; prompts get {fixed_date('%d %b %Y')} on every day"
-        )
+    notes = [NOTE] if CLOCK in str(tokenizer.chat_template) else []
     question, answer = {"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "two"}
     asked = prompt_text(tokenizer, config, [question])
     told = prompt_text(tokenizer, config, [question, answer], begins=False)

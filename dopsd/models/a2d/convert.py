@@ -36,7 +36,7 @@ from dopsd.models.common.decoder_config import TOY, DecoderConfig
 from dopsd.models.denoiser import DenoiserConfig
 from dopsd.models.loading import build_model
 from dopsd.models.registry import ODD, config_class, folder_name, read_config
-from dopsd.models.text import without_clock
+from dopsd.models.template_date import without_clock
 from dopsd.models.tokenizer import rendering, suppress_tokens
 
 DOWNLOAD = "; correct the path, or get one: `hf download NAME --local-dir models/NAME`"
