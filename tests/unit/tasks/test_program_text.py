@@ -27,6 +27,7 @@ LAYOUTS = {
     "after an example": f"Example:\n```\n>>> add(1, 2)\n3\n```\nSolution:\n{PYTHON}",
     "before a usage": f"{PYTHON}\nUse it:\n```python\nprint(add(1, 2) / 0)\n```",
     "before a usage that binds": f"{PYTHON}\n```python\nx = add(1, 2)\nassert x == 4\n```",
+    "after a usage that binds": f"```python\nx = add(1, 2)\n```\n{PYTHON}",
     "before its output": f"{PYTHON}\n```\n3\n```",
     "in several blocks": f"```python\nimport math\n```\nThen\n```python\n{USED[12:]}\n```",
     "corrected": f"```python\ndef add(a, b):\n    return a - b\n```\nNo:\n{PYTHON}",
@@ -78,7 +79,18 @@ def test_a_right_program_is_found_in_any_layout(name: str, capfd: pytest.Capture
 
 def test_where_nothing_is_python_the_answer_itself_is_run():
     for text in ("I cannot", "def add(a, b)\n    return", "", "x" * 300_000 + PYTHON, "a\0b"):
-        assert program_of(text) == [text]
+        assert [cell.text for cell in program_of(text)] == [text]
+
+
+def test_a_program_that_raises_does_not_reach_its_tests(capfd: pytest.CaptureFixture[str]):
+    for program in (
+        f"{ADD}\n1 / 0",
+        f"```\nx = 5\n```\n```\n{ADD}\n1 / 0\n```",
+        "add = max\n1 / 0",
+    ):
+        with pytest.raises(ZeroDivisionError):
+            run(program, "", "add(2, 3)", b"passed")
+    assert capfd.readouterr().out == ""
 
 
 FENCES = "```python\nx y\n" * 9999

@@ -59,7 +59,7 @@ def parsed(text: str) -> ast.Module:
     return tree
 
 
-def program_of(answer: str, before: str = "") -> list[str]:
+def program_of(answer: str, before: str = "") -> list[Cell]:
     """Return the cells of the program in an answer; the answer itself where nothing compiles.
 
     Args:
@@ -75,14 +75,14 @@ def program_of(answer: str, before: str = "") -> list[str]:
         best = max(best, cells, key=lambda cells: max((c.rank for c in cells), default=0))
         if any(cell.rank == DEFINES for cell in best):
             break
-    return _needed(best) or [text]
+    return _needed(best) or [Cell(text, 0)]
 
 
-def _needed(cells: list[Cell]) -> list[str]:
+def _needed(cells: list[Cell]) -> list[Cell]:
     """Drop cells that bind no name, and those after the last that defines a function or class."""
     ranks = [cell.rank for cell in cells]
     end = len(ranks) - ranks[::-1].index(DEFINES) if DEFINES in ranks else len(ranks)
-    return [c.text for c in cells[:end] if c.rank > COMPILES] or [c.text for c in cells[-1:]]
+    return [cell for cell in cells[:end] if cell.rank > COMPILES] or cells[-1:]
 
 
 def _whole(lines: list[str], before: str) -> Iterator[Cell]:
@@ -223,8 +223,10 @@ def run(answer: str, before: str, tests: str, passed: bytes) -> None:
         first = compile(parsed(before), "before", "exec", dont_inherit=True)
     flags = first.co_flags & FUTURE
     exec(first, space)
-    for cell in program_of(answer, before):
-        with suppress(SystemExit):
-            exec(compile(cell, "program", "exec", flags, dont_inherit=True), space)
+    cells = program_of(answer, before)
+    defines = any(cell.rank == DEFINES for cell in cells)
+    for cell in cells:  # one that defines nothing may be an example of use
+        with suppress(SystemExit, *([Exception] if defines and cell.rank < DEFINES else [])):
+            exec(compile(cell.text, "program", "exec", flags, dont_inherit=True), space)
     exec(checks, space)
     write(1, passed)
