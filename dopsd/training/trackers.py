@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from dopsd.core.paths import RunKey
 
 
+# of a run of another program or shell, which W&B would take for its own: one run of all seeds
+OF_OTHER_RUNS = (
+    *("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_RUN_DIR", "WANDB_RUN_STORAGE_ID", "WANDB_NAME"),
+    *("WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH", "WANDB_SERVICE", "WANDB_INITED"),
+)
+
+
 @contextmanager
 def mirrored(
     accelerator: Accelerator, names: Sequence[str], project: str, key: RunKey, scratch: Path
@@ -48,14 +55,17 @@ def mirrored(
         accelerator.log_with = [*names]
         folder = WORK / "tensorboard" / f"{key.stage}-{scratch.name}"
         accelerator.project_configuration.logging_dir = str(folder)
+        if dropped := [name for name in OF_OTHER_RUNS if os.environ.pop(name, None)]:
+            log(f"note: tracking.also: {', '.join(dropped)} of another run: not read")
         os.environ.setdefault("WANDB_FINISH_TIMEOUT", "60")  # s, without a network at the end
         options = {"wandb": {"name": str(key), "dir": str(WORK)}, "trackio": {"name": str(key)}}
         try:
             accelerator.init_trackers(project.strip("/").replace("/", "-"), init_kwargs=options)
         except Exception as error:  # each library has errors of its own
-            _finish(accelerator, accelerator.trackers)
+            _finish(accelerator, accelerator.trackers, says=False)
+            why = " ".join(str(error).split())[:200].rstrip(".")
             raise DopsdError(
-                f"tracking.also: {', '.join(names)}: {' '.join(str(error).split())[:200]}; log in,"
+                f"tracking.also: {', '.join(names)}: {why}; log in,"
                 " or set the tracker's offline mode (WANDB_MODE=offline), or leave it out",
                 code=Code.TRACKING_REFUSED,
             ) from error
@@ -69,13 +79,17 @@ def mirrored(
         _finish(accelerator, accelerator.trackers)
 
 
-def _finish(accelerator: Accelerator, trackers: Sequence[GeneralTracker]) -> None:
+def _finish(
+    accelerator: Accelerator, trackers: Sequence[GeneralTracker], says: bool = True
+) -> None:
+    """Finish trackers; `says` False: one that never started cannot, without a word."""
     for tracker in [*trackers]:
         accelerator.trackers.remove(tracker)
         try:
             tracker.finish()
         except Exception as error:  # what was trained is there, whatever the tracker says
-            log(f"warning: tracking.also: {' '.join(str(error).split())[:200]}")
+            if says:
+                log(f"warning: tracking.also: {' '.join(str(error).split())[:200]}")
 
 
 def send(accelerator: Accelerator, row: dict[str, float], update: int) -> None:

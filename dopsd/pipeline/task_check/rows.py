@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import Progress
@@ -59,11 +59,11 @@ def check_rows(params: Params) -> list[str]:
     notes = []
     for name in params.matrix.tasks:
         config = params.data.tasks[name]
-        task: Any = load_task(name, config)
+        make = getattr(load_task(name, config), "problem_of", None)  # none in some plug-ins
         sources = {k: v for k, v in vars(config).items() if isinstance(v, Source) and v.is_file}
         for split, source in sources.items():
             key = f"data.{name}.{split}"
-            if names := unread(source, f"{key}.path", task.problem_of):
+            if make and (names := unread(source, f"{key}.path", make)):
                 notes.append(f"{key}: {source.path}: not read: {', '.join(names)}")
     return notes
 

@@ -16,8 +16,20 @@ from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.core.files import WORK
 from dopsd.training.run_identity import scratch_folder
+from dopsd.training.trackers import OF_OTHER_RUNS
 
 TRACKERS = ["tensorboard", "wandb", "trackio"]
+LEFT = {  # by another program, or another place: none may enter a result
+    **dict.fromkeys(OF_OTHER_RUNS, "left"),
+    "WANDB_RESUME": "must",
+    "MLFLOW_RUN_ID": "left",
+    "MLFLOW_EXPERIMENT_NAME": "left",
+    "TZ": "Pacific/Kiritimati",
+    "LC_ALL": "tr_TR.UTF-8",
+    "LANGUAGE": "tr",
+    "PYTHONHASHSEED": "7",
+    "SOURCE_DATE_EPOCH": "0",
+}
 
 
 @pytest.fixture
@@ -26,7 +38,7 @@ def losses(project: Path) -> list[tuple[int, float]]:
     for name in TRACKERS:
         pytest.importorskip(name, reason="needs the trackers of the extra dev")
     write_params(tracking__also=TRACKERS)
-    offline = {"WANDB_MODE": "offline", "TRACKIO_DIR": str(Path("trackio").absolute())}
+    offline = {"WANDB_MODE": "offline", "TRACKIO_DIR": str(Path("trackio").absolute())} | LEFT
     ran = subprocess.run(  # Trackio reads its folder as it is imported
         [sys.executable, "-m", "dopsd", "train"],
         env={**os.environ, **offline},
@@ -55,7 +67,15 @@ def test_each_tracker_has_every_update(losses):
     assert [row[:2] for row in sent] == pytest.approx([*map(pytest.approx, losses)])
     assert {run for *_, run in sent} == {"sudoku/d_opsd/0"}
     (run,) = (WORK / "wandb").glob("offline-run-*/run-*.wandb")
+    assert "left" not in run.name and len(run.stem) == len("run-") + 8  # an id of W&B's own
     assert run.read_bytes().count(b"shared_mass") >= 1
+    assert b"sudoku/d_opsd/0" in run.read_bytes()
+    WORK.rename("elsewhere")  # the same run without trackers, and without these variables
+    write_params(tracking__also=[])
+    assert main(["train"]) == 0
+    rows = (scratch_folder(load_params().run("sudoku", "d_opsd", 0)) / "log.jsonl").read_text()
+    plain = [(row["update"], row["loss"]) for row in map(json.loads, rows.splitlines())]
+    assert plain == losses
 
 
 def test_a_tracker_that_is_not_installed_or_does_not_start_is_one_line(
@@ -72,7 +92,7 @@ def test_a_tracker_that_is_not_installed_or_does_not_start_is_one_line(
     monkeypatch.setattr(WandBTracker, "start", refuses)
     write_params(tracking__also=["wandb"])
     assert main(["train"]) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if "tracking" in line]
     assert "tracking.also: wandb: no API key configured; log in, or set" in said
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     assert main(["train"]) == 2
