@@ -66,6 +66,6 @@ class Terminal:
     def end(self) -> int:
         """Wait for the end of the command, and return its exit code."""
         status = self.process.wait(BOUND)
-        self.reader.join(10)
+        self.reader.join(BOUND)
         os.close(self.keys)
         return status

@@ -40,7 +40,7 @@ def test_options_that_contradict_each_other_are_one_line(project, capsys, words,
 
 def test_a_node_that_ends_at_its_start_ends_the_command_at_once(project, capsys):
     """In place of ssh: a program that finds the folder there, and cannot start dopsd."""
-    write_params(launch__timeout=10)
+    write_params(launch__timeout=300)
     Path("ssh").write_text('#!/bin/sh\ncase "$4" in test*) ;; *) exit 3 ;; esac\n')
     Path("ssh").chmod(0o755)
     where = ["--backend", "ssh", "--hosts", "me@127.0.0.1,you@b", "--ssh", "./ssh"]

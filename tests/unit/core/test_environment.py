@@ -21,6 +21,7 @@ import pytest
 import requests
 from conftest import ROOT, small_params
 from ports import free_port
+from waiting import until
 
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
@@ -72,8 +73,8 @@ def test_no_client_sends_a_request_to_this_machine_to_a_proxy(
     bypass_proxies()
     for host in ("127.0.0.1", "localhost"):
         url = f"http://{host}:{server}/"
-        assert urllib.request.build_opener().open(url, timeout=9).status == 200
-        assert httpx.get(url).status_code == requests.get(url, timeout=9).status_code == 200
+        assert urllib.request.build_opener().open(url, timeout=300).status == 200
+        assert httpx.get(url).status_code == requests.get(url, timeout=300).status_code == 200
     assert all(
         name.strip() in os.environ["no_proxy"] for name in " ".join(excepted.values()).split(",")
     )
@@ -186,7 +187,7 @@ def test_a_process_says_for_whom_it_waits(monkeypatch, capsys):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(accelerate_group, "SOON", 0.01)
     with accelerate_group._telling(1, 9):
-        time.sleep(0.5)
+        until(sys.stderr.getvalue, every=0.01)
     with accelerate_group._telling(0, 9):
         time.sleep(0.1)
     told = "train: waiting for 1 other process at h:1 (WORLD_SIZE), for 9 s at most\n"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import socket
 import struct
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from uuid import uuid4
 
 import pytest
@@ -27,7 +26,7 @@ from dopsd.core.errors import DopsdError
 from flows import runs, watching
 
 RUN, DEPLOYMENT = str(uuid4()), str(uuid4())
-SLOW = 0.3  # seconds after which the client gives up a request
+SLOW = 1.0  # seconds after which the client gives up a request of a server that may be silent
 
 
 class Server(ThreadingHTTPServer):
@@ -42,6 +41,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.trouble: list[int | str] = []
         self.submitted = 0
+        self.has_ended = Event()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -69,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def fail(self, how: int | str) -> None:
         if how == "silence":
-            time.sleep(3 * SLOW)
+            self.server.has_ended.wait(3 * SLOW)
         elif how == "reset":  # closing with this option sends a reset
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.connection.shutdown(socket.SHUT_RD)
@@ -95,15 +95,17 @@ def run(kind: str) -> dict[str, object]:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Server]:
     serving = Server()
     Thread(target=serving.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{serving.server_address[1]}/api"
     monkeypatch.setattr(watching, "LOOK_EVERY", 0.01)
     monkeypatch.setattr(runs, "LOOK_EVERY", 0.01)
+    patience = SLOW if "silence" in request.node.name else 300.0
     changes = {PREFECT_API_URL: address, PREFECT_CLIENT_MAX_RETRIES: 0}
-    with temporary_settings(changes | {PREFECT_API_REQUEST_TIMEOUT: SLOW}):
+    with temporary_settings(changes | {PREFECT_API_REQUEST_TIMEOUT: patience}):
         yield serving
+    serving.has_ended.set()
     serving.shutdown()
     serving.server_close()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from forks import BOUND
 
 CALLS = "calls"
 PYTHON = """#!/bin/bash
@@ -94,14 +95,14 @@ def calls(project: Path) -> list[str]:
 def send_while_working(
     job: subprocess.Popen[bytes], project: Path, *signals: signal.Signals
 ) -> int:
-    until = time.monotonic() + 20
+    until = time.monotonic() + BOUND
     while not any(line.startswith("working") for line in calls(project)):
         assert job.poll() is None and time.monotonic() < until
         time.sleep(0.02)
     for number in signals:
         job.send_signal(number)
         time.sleep(0.05)
-    return job.wait(20)
+    return job.wait(BOUND)
 
 
 def test_a_job_whose_time_is_up_saves_once_and_then_goes_back_into_the_queue(project: Path):
@@ -130,10 +131,10 @@ def test_a_job_that_gets_nowhere_is_requeued_once_and_one_that_does_is_requeued_
 
 
 def test_a_finished_job_publishes_and_a_failed_one_passes_its_status_on(project: Path):
-    assert submit(project, "train.sbatch", "train@a").wait(20) == 0
+    assert submit(project, "train.sbatch", "train@a").wait(BOUND) == 0
     assert calls(project) == ["dopsd repro train@a", "dopsd publish"]
     (project / CALLS).unlink()
-    assert submit(project, "train.sbatch", FAILS="repro").wait(20) == 3
+    assert submit(project, "train.sbatch", FAILS="repro").wait(BOUND) == 3
     assert calls(project) == ["dopsd repro"]
 
 
@@ -146,7 +147,7 @@ def test_training_on_several_nodes_is_signalled_through_its_steps_and_not_throug
 
 
 def test_dvc_learns_of_training_on_several_nodes_when_it_has_finished(project: Path):
-    assert submit(project, "train-nodes.sbatch", "t", "m", "0").wait(20) == 0
+    assert submit(project, "train-nodes.sbatch", "t", "m", "0").wait(BOUND) == 0
     prepared, trained, committed = calls(project)
     assert prepared == "dopsd repro prepare@t"
     assert (
@@ -159,4 +160,4 @@ def test_dvc_learns_of_training_on_several_nodes_when_it_has_finished(project: P
 
 def test_a_cell_that_params_yaml_does_not_have_is_refused_before_anything_runs(project: Path):
     job = submit(project, "train-nodes.sbatch", "t", "typo", "0")
-    assert job.wait(20) == 2 and calls(project) == []
+    assert job.wait(BOUND) == 2 and calls(project) == []

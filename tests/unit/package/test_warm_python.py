@@ -52,5 +52,5 @@ def test_a_signal_reaches_the_command(number, environment, tmp_path):
     command = subprocess.Popen(words, cwd=tmp_path, env=environment, text=True, **streams)
     assert "waits" in [command.stdout.readline().strip() for _ in range(2)]
     command.send_signal(number)
-    assert command.wait(30) == -number
+    assert command.wait(300) == -number
     command.stdout.close()

@@ -29,7 +29,7 @@ TESTS = "assert add(2, 3) == 5\nassert add(-1, 1) == 0"
 
 
 def verifier(**changes: object) -> PythonTests:
-    return PythonTests("data.x.verifier", PythonTestsConfig(**{"seconds": 20} | changes))
+    return PythonTests("data.x.verifier", PythonTestsConfig(**{"seconds": 60} | changes))
 
 
 def scored(answer: str, prompt: str = "", tests: str = TESTS, **changes: object) -> float:

@@ -5,11 +5,11 @@ of 0 or as one line, and leaves no process.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from dopsd.core.errors import DopsdError
 from dopsd.core.types import Problem
@@ -38,7 +38,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     script = tmp_path / "data/external/score.py"
     script.parent.mkdir(parents=True)
 
-    def maker(body: str, *words: str, seconds: int = 20, memory_mb: int = 400) -> Command:
+    def maker(body: str, *words: str, seconds: int = 100, memory_mb: int = 400) -> Command:
         script.write_text(LOOP.format(body))
         program = ["python", "data/external/score.py", *words]
         return command(
@@ -60,13 +60,6 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def ends(pid: int) -> bool:
-    deadline = time.monotonic() + 20
-    while is_alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not is_alive(pid)
-
-
 def test_a_program_scores_answers_one_after_the_other_in_one_process(make: Make):
     verifier = make('Path = "pids"; open(Path, "a").write(f"{os.getpid()}\\n"); ' + ANSWER)
     scores = [verifier.score(problem(), answer) for answer in ("4", "5", "x" * 200_000, "4")]
@@ -86,15 +79,13 @@ def test_a_program_gets_question_answer_response_and_columns_and_no_shell(make: 
 
 
 def test_a_hanging_program_scores_0_and_is_killed_with_its_children(make: Make, capsys):
-    body = (
-        'child = os.fork() or time.sleep(600); open("child", "w").write(str(child));'
-        " time.sleep(600)"
-    )
-    verifier = make(body, seconds=1)
-    verifier.program.limits = Limits(1, 400, 5.0)
-    assert verifier.score(problem(), "4") == 0.0
+    body = 'answer == "5" and time.sleep(600); child = os.fork() or time.sleep(600); '
+    verifier = make(body + 'open("child", "w").write(str(child)); ' + ANSWER)
+    assert verifier.score(problem(), "4") == 1.0
+    verifier.program.limits = Limits(1, 400)
+    assert verifier.score(problem(), "5") == 0.0
     assert "data.x.verifier.program: x-17: no answer in 1 s" in capsys.readouterr().err
-    assert ends(int(Path("child").read_text()))
+    until(lambda: not is_alive(int(Path("child").read_text())))
 
 
 def test_a_program_that_also_fails_on_the_rows_own_answer_is_at_fault(make: Make, capsys):
@@ -183,4 +174,5 @@ def test_a_program_ends_with_its_user(make: Make):
     process = verifier.program.process
     assert process is not None and is_alive(process.pid)
     del verifier
-    assert ends(process.pid) and process.pid != os.getpid()
+    assert process.pid != os.getpid()
+    until(lambda: not is_alive(process.pid))
