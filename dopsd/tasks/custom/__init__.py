@@ -1,3 +1,3 @@
 """Rows of data with a prompt and a verifier, defined in params.yaml."""
 
-RECIPE = 4  # typed fractions are read with a point where `decimal` is a comma
+RECIPE = 5  # programs are found in any layout; numbers of JSON are compared exactly
