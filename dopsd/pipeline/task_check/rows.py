@@ -171,10 +171,12 @@ def check_points(task: CustomTask, rows: list[Located], findings: Findings) -> N
 def check_others(task: CustomTask, rows: list[Located], findings: Findings) -> None:
     """Score the answers of other rows, or an answer that is none; most must fail."""
     if task.config.verifier.compares:
+        tests = task.config.verifier.type == "python_tests"  # the same ones accept both programs
         pairs = [
             (row.problem, other.problem.answer)
             for row, other in pairwise(rows)
             if row.problem.answer != other.problem.answer
+            and not (tests and row.problem.extra == other.problem.extra)
         ][:PAIRS]
     else:
         pairs = [(row.problem, NO_ANSWER) for row in rows[:PAIRS]]

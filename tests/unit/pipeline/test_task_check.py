@@ -343,6 +343,26 @@ def test_a_program_gets_the_row_of_an_answer_in_a_file(project: Path, capsys):
         assert said in captured.out + captured.err, captured
 
 
+def test_two_programs_of_the_same_tests_are_no_wrong_answers_of_each_other(project, capsys):
+    if fault := missing_sandbox():
+        pytest.skip(f"needs a sandbox: {fault}")
+    begin(
+        project,
+        verifier={"type": "python_tests", "tests": "tests"},
+        answer_format={"text": "whole"},
+    )
+    rows = [
+        {"question": f"q{n}", "answer": f"x = {n} - {n}", "tests": "assert x == 0"}
+        for n in range(5)
+    ]
+    rows += [{"question": "q5", "answer": "x = 5", "tests": "assert x == 5"}]
+    (project / "data/external/rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    path = "data.sums.train.path=data/external/rows.jsonl"
+    assert main(["params", "--set", path]) == main(["task", "check", "sums"]) == 0
+    out = capsys.readouterr().out
+    assert "6 of 6 own answers" in out and "0 of 1 wrong answers get full marks" in out
+
+
 @pytest.mark.parametrize("kind", ["command", "python_tests"])
 def test_score_gives_the_verifier_the_row_of_the_question(project: Path, capsys, kind):
     """With an empty row, or without tests, nothing would be right."""
