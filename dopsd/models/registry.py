@@ -189,6 +189,7 @@ class Published(NamedTuple):
         shape: fields of its config.json that decide its size; None: not known.
         class_name: the class that its config.json names, if the model_type there may be another.
         made_by: the script that makes it, if it is not published; or empty.
+        blocks: where its training, and its sampler if that differs, count blocks of attention from.
     """
 
     name: str
@@ -200,6 +201,7 @@ class Published(NamedTuple):
     shape: dict[str, Any] | None = None
     class_name: str = ""
     made_by: str = ""
+    blocks: str = ""
 
     @property
     def must_name_blocks(self) -> bool:

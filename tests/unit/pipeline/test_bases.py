@@ -156,3 +156,9 @@ def test_a_name_on_the_hub_is_inspected_by_headers_alone(hub: Hub, tmp_path: Pat
     assert not any(name in line for line in fetched for name in (".py", "README"))
     weights = [line for line in fetched if line.endswith(".safetensors")]
     assert len(weights) == len(set(weights)) == len(list(tmp_path.glob("*.safetensors")))
+
+
+def test_a_published_base_with_blocks_says_where_its_training_counts_them():
+    rows = {row.name: row.blocks for row in published() if "block" in row.settings}
+    assert all(rows.values()) and len(rows) >= 10
+    assert not any(row.blocks for row in published() if row.name not in rows)
