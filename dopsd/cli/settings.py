@@ -142,29 +142,30 @@ def _is_made(path: str) -> bool:
 
 
 def _write_profile(a: argparse.Namespace) -> None:
-    from dopsd.config.params_file import BEFORE, OF_RUN, is_of_run, overruled, params, way_back
+    from dopsd.config.params_file import overruled, params, way_back
 
     if a.profile is None and (a.preset or a.hardware):
         raise DopsdError(NEEDS_PROFILE, code=Code.PROFILE)
-    before = (OF_RUN if is_of_run(a.params) else BEFORE) if a.params.exists() else None
-    back = way_back(a.params)
+    is_new, back = not a.params.exists(), way_back(a.params)
     changed = params(a.profile, a.preset or PRESET, a.hardware or HARDWARE, a.changes, a.params)
-    print("\n".join(_written(a, changed, before) + back))
+    print("\n".join(_written(a, changed, is_new) + back))
     for line in overruled(load_params(a.params), a.changes):
         log(f"note: {line}")
 
 
-def _written(a: argparse.Namespace, changed: list[str], before: Path | None) -> list[str]:
-    """Return lines that name the file, its copy from before, and what changed in it."""
+def _written(a: argparse.Namespace, changed: list[str], is_new: bool) -> list[str]:
+    """Return lines that name the file and sum up what changed in it."""
+    from dopsd.config.params_file import BEFORE
+
     if not changed:
         return [f"{a.params}: nothing to change"]
-    if before is None:
+    if is_new:
         return [f"{a.params}: written, {len(changed)} settings of profile {a.profile}"]
     keys = "1 key" if len(changed) == 1 else f"{len(changed)} keys"
-    lines = [f"{a.params}: {keys} changed; the file as it was: {before}"]
+    lines = [f"{a.params}: {keys} changed; the file as it was: {BEFORE}"]
     lines += [f"  {line}" for line in changed[:SHOWN]]
     rest = len(changed) - SHOWN
-    return lines + ([f"  and {rest} more: diff {before} {a.params}"] if rest > 0 else [])
+    return lines + ([f"  and {rest} more: diff {BEFORE} {a.params}"] if rest > 0 else [])
 
 
 def _planned(a: argparse.Namespace) -> Planned:

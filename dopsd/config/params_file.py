@@ -29,8 +29,9 @@ from dopsd.core.settings import Section
 from dopsd.tasks.registry import TASKS
 
 DOT = "\0"  # stands for a dot in a name that is a part of a dotted key
-BEFORE = Path("work/params.before.yaml")  # the file that was replaced, unless a run wrote it
+BEFORE = Path("work/params.before.yaml")  # the file that was replaced
 OF_RUN = Path("work/params.run.yaml")  # the file as the last run wrote it
+WRITTEN = Path("work/params.written.yaml")  # the file as another command last wrote it
 
 
 def single(key: str, value: object) -> Iterator[tuple[str, Any]]:
@@ -287,10 +288,10 @@ def params(
         has_crlf = before.count(b"\r\n") > before.count(b"\n") / 2
         encoding = "utf-8-sig" if before.startswith(codecs.BOM_UTF8) else "utf-8"
         content = text.replace("\n", "\r\n" if has_crlf else "\n").encode(encoding)
+        is_still_of_run = is_of_run(path) and not (profile or changes)  # sections join
         _keep(path, is_run)
+        rewrite(OF_RUN if is_run or is_still_of_run else WRITTEN, content)
         rewrite(path, content)
-        if is_run:
-            _copy(path, OF_RUN)
     return changed
 
 
@@ -310,26 +311,29 @@ def way_back(path: Path) -> list[str]:
 
 
 def _kept() -> list[Path]:
-    """Return the copies of files that runs replaced and a person had written, the newest last."""
+    """Return the copies of files that a person had written, the newest last."""
     return sorted(BEFORE.parent.glob(f"{BEFORE.stem}.*{BEFORE.suffix}"))
 
 
 def _keep(path: Path, is_run: bool) -> None:
-    """Copy a settings file that is about to be replaced, unless a run wrote it.
+    """Copy a settings file that is about to be replaced.
 
-    What a run replaces gets a copy with the time in its name too, which nothing replaces.
+    What a person wrote gets a copy with the time in its name, which nothing replaces. What dopsd
+    wrote is no such version, and a run does not keep it.
     """
-    if is_of_run(path) or not path.is_file():
+    BEFORE.parent.mkdir(exist_ok=True)
+    if not path.is_file():
         return
-    if is_run:
-        content = path.read_bytes()
+    content = path.read_bytes()
+    is_own = all(not p.is_file() or p.read_bytes() != content for p in (OF_RUN, WRITTEN))
+    if is_own:
         for copy in [copy for copy in _kept() if copy.read_bytes() == content]:
             copy.unlink()
         _copy(path, BEFORE.with_suffix(f".{datetime.now(UTC):%Y%m%d-%H%M%S-%f}{BEFORE.suffix}"))
-    _copy(path, BEFORE)
+    if is_own or not is_run:
+        _copy(path, BEFORE)
 
 
 def _copy(path: Path, copy: Path) -> None:
-    copy.parent.mkdir(exist_ok=True)
     copy.unlink(missing_ok=True)
     shutil.copy(path, copy)

@@ -155,26 +155,31 @@ def test_a_change_keeps_comments_of_the_user_and_a_profile_replaces_them(embedde
     assert "# tried 1 on Monday" in Path("work/params.before.yaml").read_text()
 
 
-def test_runs_never_replace_the_copy_of_what_a_person_wrote(embedded, capsys):
-    before, settings = Path("work/params.before.yaml"), Path("params.yaml")
-    mine, then = f"{embedded}# mine\n", []
+def test_what_a_person_wrote_is_never_lost(embedded, capsys):
+    before, settings, then = Path("work/params.before.yaml"), Path("params.yaml"), []
+    mine = f"{embedded}# mine\n"
+
+    def newest() -> str:
+        assert main(["params"]) == 0
+        found = re.search(r"yours: (\S+); `cp \1 params.yaml` b", capsys.readouterr().out)
+        return Path(found[1]).read_text()
+
     settings.write_text(mine)
     for updates in (1, 2):
         run_request.write(RunRequest(max_updates=updates))
         then.append(settings.read_text())
     assert then[0] != then[1] and before.read_text() == mine  # by the old rule: then[0]
-    assert main(["params", "--set=train.updates=9"]) == 0  # of a file that a run wrote
-    first, *_, back = capsys.readouterr().out.splitlines()
-    copy, other = re.search(r"`cp (\S+) params.yaml` brings it back", back)[1], first.split()[-1]
-    assert (before.read_text(), Path(copy).read_text()) == (mine, mine)
-    assert Path(other).read_text() == then[1]
+    assert newest() == mine
     settings.write_text(f"{then[1]}# changed after a run\n")
     run_request.write(RunRequest(max_updates=1))
-    assert before.read_text().endswith("# changed after a run\n")
-    assert Path(copy).read_text() == mine  # nothing replaces this one
-    assert main(["params"]) == 0
-    newest = re.search(r"`cp (\S+) ", capsys.readouterr().out)[1]
-    assert Path(newest).read_text().endswith("# changed after a run\n")
+    assert before.read_text() == newest() == f"{then[1]}# changed after a run\n"
+    settings.write_text(again := f"{embedded}# again\n")
+    for change in ("train.updates=9", "train.updates=8"):  # two commands, then a run
+        assert main(["params", f"--set={change}"]) == 0
+    run_request.write(RunRequest(max_updates=1))
+    assert newest() == again
+    copies = {path.read_text() for path in Path("work").glob("params.before.*.yaml")}
+    assert copies == {mine, f"{then[1]}# changed after a run\n", again}
 
 
 def test_a_method_and_a_task_join_with_their_comments_and_leave_again(embedded, capsys):
