@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jinja2 import TemplateError
 
 from dopsd.core.errors import Code, DopsdError
-from dopsd.models.template_date import CLOCK, NOTE
+from dopsd.models.template_date import CLOCK, MACRO, NOTE
 from dopsd.models.text import PlainTokens, prompt_text
 
 if TYPE_CHECKING:
@@ -103,13 +103,15 @@ def rendering(
 
 def template_notes(tokenizer: PreTrainedTokenizerBase, config: DenoiserConfig) -> list[str]:
     """Return what a user may not expect of a chat template: a date, or no generation prompt."""
-    notes = [NOTE] if CLOCK in str(tokenizer.chat_template) else []
+    text = str(tokenizer.chat_template)
+    notes = [NOTE] if CLOCK in text and MACRO not in text else []
     question, answer = {"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "two"}
-    asked = prompt_text(tokenizer, config, [question])
-    told = prompt_text(tokenizer, config, [question, answer], begins=False)
+    with rendering(tokenizer.name_or_path):
+        asked = prompt_text(tokenizer, config, [question])
+        plain = prompt_text(tokenizer, config, [question], begins=False)
+        told = prompt_text(tokenizer, config, [question, answer], begins=False)
     before = told.rpartition(answer["content"])[0]
-    is_same = asked == prompt_text(tokenizer, config, [question], begins=False)
-    if is_same and before.startswith(asked) and (header := before.removeprefix(asked)):
+    if asked == plain and before.startswith(asked) and (header := before.removeprefix(asked)):
         notes.append(
             "the chat template writes no generation prompt, so that answers begin without"
             f" {header!r}; add it under `if add_generation_prompt`"

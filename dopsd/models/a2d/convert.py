@@ -100,8 +100,12 @@ def convert(path: Path, out: Path, form: Form) -> int:
     (new / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
     suppress_tokens(source.tokenizer, read_config(new))  # refuses what does not fit
     count = _write_weights(source, new, raw, form.dtype)
-    if isinstance(template := source.tokenizer.chat_template, str):
-        source.tokenizer.chat_template = without_clock(template)
+    named = source.tokenizer.chat_template  # one, or several by name
+    source.tokenizer.chat_template = (
+        {name: without_clock(text) for name, text in named.items()}
+        if isinstance(named, dict)
+        else without_clock(str(named))
+    )
     source.tokenizer.save_pretrained(new)
     shutil.rmtree(out, ignore_errors=True)
     fsync_rename(new, out)

@@ -13,6 +13,7 @@ from autoregressive_toys import CHATML
 
 from dopsd.algorithms.common.chats import chat_of, check_chats, tokens_of
 from dopsd.core.errors import DopsdError
+from dopsd.models.template_date import without_clock
 from dopsd.models.text import PlainTokens, build_tokenizer, prompt_text
 from dopsd.models.tokenizer import LLADA_TEMPLATE, template_notes
 from dopsd.tasks.common.config import Source
@@ -138,13 +139,27 @@ DATED = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y %f') }}{% end
 
 
 @pytest.mark.parametrize(
-    "form", [DATED, DATED.replace("'%d %b %Y %f'", '"%H:%M:%S.%f"'), "{{ strftime_now(x) }}"]
+    "form",
+    [
+        DATED,
+        DATED.replace("'%d %b %Y %f'", '"%H:%M:%S.%f 2024"'),
+        "{{ strftime_now(x) }}2024",
+        "{{ strftime_now(format='%Y-%m-%d %f') }}",
+        "{{ strftime_now ('%Y' ~ '-%f') }}",
+        "{% set now = strftime_now %}{{ now('%Y %f') }}",
+        "{{ (strftime_now('%Y') | int) + 0 }}{{ strftime_now(y if y else '%f') }}",
+    ],
 )
 def test_a_template_that_writes_the_time_writes_the_same_always(form):
-    model = plain("{% set x = '%f' %}" + form + CHATML)
+    model = plain("\n{% set x = '%f' %}" + form + CHATML)
+    assert prompt_text(plain("\n" + CHATML).tokenizer, model.config, [QUESTION])[0] == "\n"
     first, second = [prompt_text(model.tokenizer, model.config, [QUESTION]) for _ in range(2)]
-    assert first == second and ("2024" in first or "00:00:00.000000" in first)
+    assert first == second and "2024" in first and "000000" in first, first
+    assert first[0] == "\n"  # as without the macro
     assert "prompts get 26 Jul 2024" in template_notes(model.tokenizer, model.config)[0]
+    model.tokenizer.chat_template = without_clock(model.tokenizer.chat_template)  # of a base made
+    assert prompt_text(model.tokenizer, model.config, [QUESTION]) == first
+    assert template_notes(model.tokenizer, model.config) == []
 
 
 THINKING = CHATML.replace(
