@@ -159,7 +159,7 @@ class CustomTask(AskingTask):
         return new_problem(self.name, question, answer)
 
     def of_row(self, question: str | None, answer: str | None) -> Problem:
-        """Return the problem of the one row with this question and this answer.
+        """Return the problem of the row with this question and this answer.
 
         Args:
             question: the cell or the prompt; None: any.
@@ -168,29 +168,38 @@ class CustomTask(AskingTask):
         Raises:
             DopsdError: if there is no such row, or several differ.
         """
-        asked = None if question is None else _words(question)
-        found = [p for asks, p in self.known if asked is None or asked in asks]
-        same = [p for p in found if answer is None or p.answer == answer]
+        if question is None:
+            asked = [pair for pairs in self.known.values() for pair in pairs]
+        else:
+            alike = self.known.get(_words(question), [])
+            asked = [pair for pair in alike if question in pair[0]] or alike
+        same = [p for _, p in asked if answer is None or p.answer == answer]
         distinct = {json.dumps([p.prompt, p.answer, p.extra]): p for p in same}
         if len(distinct) == 1:
             return same[0]
-        texts = {"the question": question, "the answer": answer}
-        sought = " and ".join(f"{k} {v[:40]!r}" for k, v in texts.items() if v is not None)
-        other = f"; its row has the answer {found[0].answer[:40]!r}" if found and not same else ""
-        raise DopsdError(
-            f"{len(distinct) or 'no'} rows of {self.name} have {sought}{other}, and the verifier"
-            " needs the question's row",
-            code=Code.GENERATIONS_ROW,
-        )
+        what = f"the question {question[:40]!r}" if question else f"the answer {str(answer)[:40]!r}"
+        fault = f"{len(distinct) or 'no'} rows of {self.name} have {what}; the verifier needs one"
+        if asked and not same:
+            gold = asked[0][1].answer
+            fault = f"{what} has the answer {gold[:40]!r} in its row, not {str(answer)[:40]!r}"
+        raise DopsdError(fault, code=Code.GENERATIONS_ROW)
 
     @cached_property
-    def known(self) -> list[tuple[set[str], Problem]]:
-        """The problems of all rows, each with its question's cell and its prompt."""
-        column, known = self.config.question, []
-        for row, problem in (pair for split in self.config.sources for pair in self.read(split)):
-            texts = {_words(str(row.values.get(column))), _words(problem.prompt)}
-            known.append((texts, problem))
-        return known
+    def known(self) -> dict[str, list[tuple[set[str], Problem]]]:
+        """The problems that `prepare` keeps, with cell and prompt of the question, by its words."""
+        found: dict[str, list[tuple[set[str], Problem]]] = {}
+        taken: dict[str, str] = {}  # the split of a question
+        for split in (name for name in SPLITS if name in self.config.sources):
+            for row, problem in self.read(split):
+                identity = self.identity(problem)
+                is_repeated = identity in taken and (split == "train" or taken[identity] != split)
+                taken.setdefault(identity, split)
+                if is_repeated:
+                    continue
+                texts = {str(row.values.get(self.config.question)), problem.prompt}
+                for words in {_words(text) for text in texts}:
+                    found.setdefault(words, []).append((texts, problem))
+        return found
 
     def instructed(self, problem: Problem) -> str:
         """Return the instructions, if there are any, followed by the problem."""

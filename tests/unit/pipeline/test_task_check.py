@@ -333,9 +333,10 @@ def test_a_program_gets_the_row_of_an_answer_in_a_file(project: Path, capsys):
     for rows, status, said in (
         ([row, second | {"question": " C"}], 0, "given.jsonl:2: 1, answer: '2'"),
         ([row, second], 2, "given.jsonl:2: 2 rows of sums have the answer '2'"),
-        ([row | {"question": "b"}], 2, "the answer '1'; its row has the answer '2'"),
+        ([row | {"question": "b"}], 2, "the question 'b' has the answer '2' in its row, not '1'"),
         ([{"generation": "<answer>5</answer>", "question": "E"}], 0, "given.jsonl:1: 1, answer"),
         ([{"generation": "5"}], 2, "given.jsonl:1: no column answer"),
+        ([{"generation": "", "answer": "5"}], 0, "given.jsonl:1: 0, answer: 'none'"),
     ):
         (project / "given.jsonl").write_text("\n".join(map(json.dumps, rows)))
         assert main(["task", "check", "sums", "--answers", "given.jsonl"]) == status
@@ -345,7 +346,7 @@ def test_a_program_gets_the_row_of_an_answer_in_a_file(project: Path, capsys):
 
 def test_two_programs_of_the_same_tests_are_no_wrong_answers_of_each_other(project, capsys):
     if fault := missing_sandbox():
-        pytest.skip(f"needs a sandbox: {fault}")
+        pytest.skip(f"needs bubblewrap: {fault}")
     begin(
         project,
         verifier={"type": "python_tests", "tests": "tests"},
@@ -378,7 +379,7 @@ def test_score_gives_the_verifier_the_row_of_the_question(project: Path, capsys,
         f"question\tanswer\tkey\n{rows}q1\t9\tassert x\n"
     )
     if kind == "python_tests" and (fault := missing_sandbox()):
-        pytest.skip(f"needs a sandbox: {fault}")
+        pytest.skip(f"needs bubblewrap: {fault}")
     section = SECTION | {"verifier": verifier, "prompt": "Say: {question}"}
     write_params(data__sums=section, matrix__tasks=["sums"], pretrain__tasks=[])
     generation = "<answer>assert x == 2</answer>" if kind == "command" else "<answer>x = 2</answer>"
@@ -387,9 +388,10 @@ def test_score_gives_the_verifier_the_row_of_the_question(project: Path, capsys,
         ({}, 0, "100.000"),
         ({"question": "Say:  Q2", "ground_truth": None}, 0, "100.000"),
         ({"question": "q3", "ground_truth": "3"}, 0, " 0.000"),
-        ({"question": "q7"}, 2, "g.jsonl:1: no rows of sums have the question 'q7' and the answer"),
-        ({"ground_truth": 3}, 2, "its row has the answer '2'"),
-        ({"question": "q1", "ground_truth": None}, 2, "2 rows of sums have the question 'q1'"),
+        ({"question": "q7"}, 2, "g.jsonl:1: no rows of sums have the question 'q7'; the verifier"),
+        ({"ground_truth": 3}, 2, "the question 'q2' has the answer '2' in its row, not '3'"),
+        ({"question": "Q1", "ground_truth": None}, 0, " 0.000"),  # the row that prepare keeps
+        ({"question": "q1", "ground_truth": 9}, 2, "has the answer '1' in its row, not '9'"),
     ):
         Path("g.jsonl").write_text(json.dumps(given | changes))
         assert main(["score", "--task", "sums", "g.jsonl"]) == status, capsys.readouterr()
