@@ -122,10 +122,17 @@ def require_digest(path: Path, digest: str | None) -> None:
     """
     if not path.is_file() or sha256(path) != digest:
         raise DopsdError(
-            f"{path}: does not match its digest; run `dvc checkout --force {path.parent}` to"
-            " restore the file",
+            f"{path}: does not match its digest; run `{_remedy(path.parent)}` to restore the file",
             code=Code.ADAPTER_DAMAGED,
         )
+
+
+def _remedy(folder: Path) -> str:
+    """Return the command that restores a checkpoint; DVC keeps none of those in train/."""
+    match folder.parts[-6:]:
+        case ("runs", task, method, seed, "train", _):
+            return f"dopsd train --task {task} --method {method} --seed {seed}"
+    return f"dvc checkout --force {folder}"
 
 
 # filled with the names of the block list and of the layers: a head of the same name never matches

@@ -67,6 +67,7 @@ Act = Callable[[Path], None]
 KNOWN: tuple[tuple[str, bool, Callable[[re.Match[str]], Act]], ...] = (
     (BUSY, False, lambda _: wait),
     (DISK, False, lambda _: wait),
+    (r"run `(dopsd train [^`]*)` to restore", True, lambda found: command(found[1])),
     (r"`((?:git|dvc) (?:checkout|restore)[^`]*)`", True, lambda found: command(found[1])),
     (
         r"[Rr]un (git (?:checkout|restore) (?:-- )?[\w/-]+(?: [\w/-]+\.yaml)?)",
