@@ -28,6 +28,10 @@ def train(ranks: int, stop_before: int, method: str = "d_opsd") -> None:
     assert set(forks.statuses(processes)) == ends, forks.output()
 
 
+# of batches of other sizes: 1.0e-6 on an AMD EPYC, less on Intel's; a wrong share is above 1e-2
+ROUNDING = 16 * torch.finfo(torch.float32).eps
+
+
 @pytest.mark.parametrize(
     ("method", "shard"),
     [
@@ -57,9 +61,9 @@ def test_the_next_updates_of_one_checkpoint_are_equal_on_one_two_and_three_ranks
                 torch.cat([found[n][name].flatten() for name in names if "/loss" not in name])
                 for n in (1, ranks)
             )
-            assert (together - alone).norm() <= 1e-6 * alone.norm()
+            assert (together - alone).norm() <= ROUNDING * alone.norm()
             before, after = found[1][f"{update}/loss"], found[ranks][f"{update}/loss"]
-            assert abs(after - before) < 1e-6 * max(1.0, abs(before))
+            assert abs(after - before) < ROUNDING * max(1.0, abs(before))
 
 
 def test_a_run_on_one_two_three_and_one_ranks_uses_every_problem_of_every_collect_once(project):
