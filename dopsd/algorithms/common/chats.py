@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.models.text import prompt_text
 from dopsd.models.tokenizer import rendering
-from dopsd.tasks.common.sources import Row, encodable, text_of, unread
+from dopsd.tasks.common.sources import EMPTY, Row, encodable, text_of, unread
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +28,7 @@ UNLEARNT = (
     *("reasoning_content", "reasoning", "thinking", "tool_calls", "function_call"),
     *("tools", "functions", "images", "audio"),
 )
+NOTHING = ("", "[]", "{}", "null", "none", "false")  # as texts of CSV files
 
 
 def chat_of(row: Row) -> tuple[Chat, str]:
@@ -39,12 +41,12 @@ def chat_of(row: Row) -> tuple[Chat, str]:
             turn is blank, or a key would change what is learnt.
     """
     _refuse_unlearnt(row, row.values, "")
-    if row.values.get("messages") is None:
+    if row.values.get("messages") in EMPTY:
         chat, answer = _asked(row)
     else:
         *chat, last = _messages(row)
         answer = last["content"]
-    name = next((n for n in SYSTEM if row.values.get(n) not in (None, "")), None)
+    name = next((n for n in SYSTEM if str(row.values.get(n) or "").strip()), None)
     if name and chat[0]["role"] == "system":
         raise _fault(row, f"column {name} and a system turn in messages; keep one of them")
     first = [{"role": "system", "content": text_of(row, name)}] if name else []
@@ -65,44 +67,59 @@ def _asked(row: Row) -> tuple[Chat, str]:
 def _messages(row: Row) -> Chat:
     """Return the messages of a row."""
     messages: Any = row.values["messages"]
-    if all(row.values.get(name) is not None for name in PAIR):
+    peek = getattr(row.values, "unnoted", row.values)
+    if all(peek.get(name) not in EMPTY for name in PAIR):
         raise _fault(row, f"messages, and also {' and '.join(PAIR)}; keep one of them")
-    is_chat = isinstance(messages, list) and all(
-        isinstance(m, dict) and m.get("role") in ROLES and isinstance(m.get("content"), str)
-        for m in messages
-    )
-    if not is_chat or len(messages) < 2 or messages[-1]["role"] != "assistant":  # noqa: PLR2004  # a question and its answer
+    if not isinstance(messages, list):
+        kind = type(messages).__name__
+        raise _fault(row, f"expected messages as a list of {{role, content}}, found {kind}")
+    chat = [_message(row, f"messages[{n}]", message) for n, message in enumerate(messages)]
+    if len(chat) < 2 or chat[-1]["role"] != "assistant":  # noqa: PLR2004  # a question and its answer
+        last = f"messages[{len(chat) - 1}] is the {chat[-1]['role']}'s" if chat else "none"
         raise _fault(
-            row,
-            f"expected messages [{{role, content}}, ...] of {', '.join(ROLES)} that end with the"
-            f" assistant's, found {str(messages)[:60]}",
+            row, f"expected messages that end with the assistant's answer to a turn, found: {last}"
         )
-    for number, message in enumerate(messages):
-        _refuse_unlearnt(row, message, f"messages[{number}].")
-        if not message["content"].strip():
-            raise _fault(
-                row, f"messages[{number}] ({message['role']}) is blank; fill it, or remove the row"
-            )
-    return [
-        {"role": m["role"], "content": encodable(row, "messages", m["content"])} for m in messages
-    ]
+    _refuse_weight(row, messages[-1], f"messages[{len(chat) - 1}].")
+    return chat
+
+
+def _message(row: Row, place: str, message: Any) -> dict[str, str]:  # noqa: ANN401  # any JSON value
+    """Return a message of a chat; `place` names it in the row."""
+    if not isinstance(message, dict) or message.get("role") not in ROLES:
+        found = message.get("role") if isinstance(message, dict) else message
+        raise _fault(row, f"{place}: expected a role of {', '.join(ROLES)}, found {found!r:.40}")
+    _refuse_unlearnt(row, message, f"{place}.")
+    content = message.get("content")
+    if not isinstance(content, str):
+        raise _fault(row, f"{place}.content: expected a text, found {content!r:.40}")
+    if not content.strip():
+        raise _fault(row, f"{place} ({message['role']}) is blank; fill it, or remove the row")
+    return {"role": message["role"], "content": encodable(row, "messages", content)}
 
 
 def _refuse_unlearnt(row: Row, values: Mapping[str, Any], where: str) -> None:
-    """Refuse keys that would change what is learnt, unless they are empty.
-
-    A weight other than 1 counts for the row, and for the message that is learnt, the last.
-    """
-    is_learnt = not where or values is row.values["messages"][-1]
-    for key in (*UNLEARNT, "weight"):
+    """Refuse keys that would change what is learnt, unless they say nothing."""
+    for key in UNLEARNT:
         value = values.get(key)
-        is_weight = key == "weight" and (not is_learnt or str(value) in ("1", "1.0"))
-        if value not in (None, "", [], {}) and not is_weight:
+        if value and str(value).strip().lower() not in NOTHING:
             raise _fault(
-                row,
-                f"{where}{key} is not learnt, found {str(value)[:40]}; write it into the text, or"
-                " remove the key or the row",
+                row, f"{where}{key} is not learnt, found {str(value)[:40]}; remove it, or the row"
             )
+    if not where:
+        _refuse_weight(row, values, where)
+
+
+def _refuse_weight(row: Row, values: Mapping[str, Any], where: str) -> None:
+    """Refuse a weight other than 1 of a row, or of the message that is learnt."""
+    weight = values.get("weight")
+    if weight not in (None, "") and str(weight).lower() != "true" and not _is_one(str(weight)):
+        raise _fault(row, f"{where}weight: only 1 is learnt, found {weight}; remove it, or the row")
+
+
+def _is_one(text: str) -> bool:
+    with suppress(ValueError):
+        return float(text) == 1.0
+    return False
 
 
 def _fault(row: Row, message: str) -> DopsdError:
@@ -151,7 +168,7 @@ def check_chats(source: Source, key: str, plain: PlainTokens) -> tuple[list[str]
             others.update(dict.fromkeys(message.keys() - {"role", "content", "weight", *UNLEARNT}))
         answers.append(answer)
 
-    names = [*unread(source, key, learn), *(f"messages.{name}" for name in sorted(others))]
+    names = unread(source, key, learn) + [f"messages.{name}" for name in sorted(others)]
     notes = [f"{key}: {source.path}: not read: {', '.join(names)}"] if names else []
     notes += [
         f"{key}: {source.path}: the chat template leaves out {role} turns of {count} of"

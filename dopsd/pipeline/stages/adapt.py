@@ -110,13 +110,13 @@ def check(params: Params, task: str) -> list[str]:
     """
     require_own(params)
     config, tokenizer = converted_parts(Path(params.adapt.source or ""), form_of(params.adapt))
-    _refuse_misfits(params, config.max_sequence_length)
     place, learn, responses = params.adapt.source, params.adapt.learn, list[str]()
     notes = [f"adapt.source: {place}: {note}" for note in template_notes(tokenizer, config)]
     if learn.traces and learn.traces.is_file:
         plain = PlainTokens(tokenizer, config)
         responses, said = check_chats(learn.traces, "adapt.learn.traces", plain)
         notes += said
+    _refuse_misfits(params, config.max_sequence_length, responses)
     notes += _too_long(params, tokenizer, responses, "responses", "left out")
     out = Path(params.model.path)
     is_prepared = data_files(task, "train")[0].is_file()
@@ -157,15 +157,23 @@ def _too_long(
     ]
 
 
-def _refuse_misfits(params: Params, most: int) -> None:
+def _refuse_misfits(params: Params, most: int, responses: list[str] | None = None) -> None:
     """Refuse a local file of chats without rows, or with wrong ones, and answers without a prompt.
+
+    Args:
+        params: all settings.
+        most: tokens of the model's longest text.
+        responses: those of the file, if it was read; None: it is read.
 
     Raises:
         DopsdError: if the file has no rows or cannot be read, or answers are as long as the model.
     """
     learn = params.adapt.learn
     source = learn.traces if learn.traces and learn.traces.is_file else None
-    if source and not [*each(read_rows(source, "adapt.learn.traces"), chat_of)]:
+    if source and responses is None:
+        rows = each(read_rows(source, "adapt.learn.traces"), chat_of)
+        responses = [response for _, (_, response) in rows]
+    if source and not responses:
         text = f"adapt.learn.traces: {source.path}: has no rows"
         raise DopsdError(text, code=Code.TOO_FEW_PROBLEMS)
     if (length := learn.length or params.sampling.gen_length) >= most:

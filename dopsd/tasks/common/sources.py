@@ -9,7 +9,7 @@ import csv
 import logging
 import os
 import re
-from collections import UserDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SHOWN = 3  # faulty rows to name; the others are counted
+EMPTY: tuple[Any, ...] = (None, "", [])  # cells that say nothing
+LARGE = 2**24  # bytes of a file that takes seconds to check
 LONGEST_CELL = 2**31 - 1  # characters of a cell in a .csv file of rows; elsewhere 131072
 SEPARATORS = ",;\t"  # of columns in a .csv file; spreadsheets choose by language
 
@@ -232,41 +234,62 @@ def each(rows: Iterable[Row], make: Callable[[Row], T]) -> Iterator[tuple[Row, T
         raise DopsdError(lines + more, code=faults[0].code)
 
 
-class Watched(UserDict[str, Any]):
-    """The cells of a row, which note the names that are read."""
+class Watched(dict[str, Any]):
+    """The cells of a row, which note the names that are read; who reads all reads each."""
 
-    def __init__(self, cells: Mapping[str, Any], read: set[str]) -> None:
+    def __init__(self, cells: Mapping[str, Any]) -> None:
         super().__init__(cells)
-        self.read = read
+        self.unnoted, self.read = cells, set[str]()
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401  # any value of a dataset
         """Return a cell."""
         self.read.add(name)
         return super().__getitem__(name)
 
+    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401  # any value of a dataset
+        """Return a cell, or another value without one."""
+        self.read.add(name)
+        return super().get(name, default)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names; that this method is here keeps dict() from copying cells unread."""
+        return super().__iter__()
+
+    def items(self) -> Any:  # noqa: ANN401  # a view
+        """Return names and cells."""
+        self.read.update(self)
+        return super().items()
+
+    def values(self) -> Any:  # noqa: ANN401  # a view
+        """Return the cells."""
+        self.read.update(self)
+        return super().values()
+
 
 def unread(source: Source, key: str, make: Callable[[Row], object]) -> list[str]:
-    """Make something of every row, and return the columns with values that nothing reads.
+    """Make something of every row, and return the columns with cells that nothing reads.
 
     Args:
-        source: file or hub dataset.
-        key: key of params.yaml that names the source.
+        source: a local file.
+        key: key of params.yaml that names it.
         make: reads a row.
 
+    Returns:
+        The columns; of those that are unread in some rows only, in how many.
+
     Raises:
-        DopsdError: if the source cannot be read, or with the first rows that `make` refuses.
+        DopsdError: if the file cannot be read, or with the first rows that `make` refuses.
     """
-    read, filled = set[str](), dict[str, None]()
-
-    def watched(row: Row) -> Row:
-        filled.update(
-            dict.fromkeys(n for n, value in row.values.items() if value not in (None, ""))
-        )
-        return replace(row, values=Watched(row.values, read))
-
-    for _ in each(map(watched, read_rows(source, key)), make):
-        pass
-    return [name for name in filled if name not in read]
+    if (size := Path(source.path).stat().st_size) > LARGE:
+        log(f"{key}: {source.path}: reading {size >> 20} MB of rows")
+    counts, total = Counter[str](), 0
+    rows = (replace(row, values=Watched(row.values)) for row in read_rows(source, key))
+    for row, _ in each(rows, make):
+        total += 1
+        cells: Any = row.values
+        counts.update(n for n, v in cells.unnoted.items() if n not in cells.read and v not in EMPTY)
+    some = {n: f"{n} ({count} of {total} rows)" for n, count in counts.items() if count < total}
+    return [some.get(name, name) for name in counts]
 
 
 def read_rows(source: Source, key: str) -> Iterator[Row]:

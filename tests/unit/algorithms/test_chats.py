@@ -41,7 +41,9 @@ def row(**values: Any) -> Row:
             {"messages": [QUESTION, ANSWER | {"weight": 0}, QUESTION, ANSWER | {"weight": 1}]},
             [QUESTION, ANSWER, QUESTION],
         ),
-        ({"messages": [QUESTION, ANSWER | {"tool_calls": None, "thinking": ""}]}, [QUESTION]),
+        ({"messages": [QUESTION, ANSWER | {"tool_calls": None, "thinking": False}]}, [QUESTION]),
+        (PAIR | {"messages": [], "tools": "[]", "weight": "1.00", "system": " "}, [QUESTION]),
+        ({"messages": [QUESTION, ANSWER], "question": "q", "response": ""}, [QUESTION]),
     ],
 )
 def test_what_stands_before_an_answer_is_learnt(values, chat):
@@ -59,11 +61,22 @@ def test_what_stands_before_an_answer_is_learnt(values, chat):
         (PAIR | {"system_prompt": 5}, "expected a text in column system_prompt"),
         (PAIR | {"reasoning_content": "why"}, "reasoning_content is not learnt, found why"),
         (PAIR | {"tools": [{"name": "f"}]}, "tools is not learnt"),
-        (PAIR | {"weight": 0.5}, "weight is not learnt, found 0.5"),
-        ({"messages": [QUESTION, ANSWER | {"weight": 0}]}, "messages[1].weight is not learnt"),
+        (PAIR | {"weight": 0.5}, "weight: only 1 is learnt, found 0.5; remove it, or the row"),
+        ({"messages": [QUESTION, ANSWER | {"weight": 0}]}, "messages[1].weight: only 1 is learnt"),
+        ({"messages": [QUESTION, ANSWER, QUESTION]}, "found: messages[2] is the user's"),
+        ({"messages": [ANSWER]}, "found: messages[0] is the assistant's"),
+        ({"messages": "[{...}]"}, "expected messages as a list of {role, content}, found str"),
+        (
+            {"messages": [QUESTION, {"role": "tool", "content": "5"}, ANSWER]},
+            "messages[1]: expected",
+        ),
+        (
+            {"messages": [QUESTION | {"content": [{"type": "text"}]}, ANSWER]},
+            "messages[0].content: ",
+        ),
         (
             {"messages": [QUESTION, ANSWER | {"reasoning_content": "r"}, QUESTION, ANSWER]},
-            "messages[1].reasoning_content is not learnt, found r; write it into the text",
+            "messages[1].reasoning_content is not learnt, found r; remove it, or the row",
         ),
         (
             {"messages": [QUESTION, ANSWER | {"tool_calls": [{"id": 1}]}]},
@@ -118,12 +131,12 @@ def test_every_chat_is_rendered_before_anything_is_learnt(tmp_path: Path, templa
 def test_columns_keys_and_turns_that_nobody_reads_are_named_once(tmp_path: Path):
     path = tmp_path / "chats.jsonl"
     values = {"messages": [SYSTEM | {"name": "x"}, QUESTION, ANSWER], "source": "web", "id": ""}
-    path.write_text(f"{json.dumps(values)}\n" * 3)
+    path.write_text(f"{json.dumps(values)}\n" * 2 + json.dumps(values | {"question": "dropped"}))
     template = CHATML.replace("in messages %}", "in messages if message.role != 'system' %}")
     answers, notes = check_chats(Source(path=str(path)), "k", plain(template))
     assert answers == ["a"] * 3
     assert notes == [
-        f"k: {path}: not read: source, messages.name",
+        f"k: {path}: not read: source, question (1 of 3 rows), messages.name",
         f"k: {path}: the chat template leaves out system turns of 3 of 3 chats",
     ]
 
