@@ -1,3 +1,3 @@
 """Rows of data with a prompt and a verifier, defined in params.yaml."""
 
-RECIPE = 5  # programs are found in any layout; numbers of JSON are compared exactly
+RECIPE = 5  # programs are found by what tests use; numbers of JSON are compared exactly

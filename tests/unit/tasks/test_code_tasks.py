@@ -67,6 +67,38 @@ def test_a_program_scores_if_it_runs_to_the_end_of_the_tests(answer: str, expect
     assert scored(answer) == expected
 
 
+CHEATS = {
+    "exec": "import builtins\nbuiltins.exec = lambda *a: None",
+    "exec of the scorer": "import __main__\n__main__.exec = lambda *a: None",
+    "builtins": "import builtins\nbuiltins.all = lambda x: True",
+    "builtins of its own": "__builtins__ = {'all': lambda x: True}",
+    "os": "import os\nos.read = lambda *a: b'x'\nos.write = lambda *a: os._exit(0)",
+    "suppress": "import contextlib\ncontextlib.suppress.__exit__ = lambda *a: True",
+    "trace": "import sys\ndef skip(frame, event, arg):\n"
+    "    if event == 'line' and frame.f_code.co_filename == 'tests':\n"
+    "        frame.f_lineno = 3\n    return skip\nsys.settrace(skip)",
+    "profile": "import sys\ndef skip(frame, event, arg):\n"
+    "    if event == 'line': frame.f_lineno = 3\n    return skip\ndef begin(frame, event, arg):\n"
+    "    if frame.f_code.co_filename == 'tests':\n"
+    "        sys.settrace(skip)\n        frame.f_trace = skip\nsys.setprofile(begin)",
+    "hook": "import sys, os\nsys.excepthook = lambda *a: os._exit(0)",
+    "atexit": "import atexit, os\natexit.register(os._exit, 0)",
+    "frame": "import sys, os\nframe = sys._getframe(1)\nwhile frame:\n"
+    "    for value in frame.f_locals.values():\n"
+    "        if isinstance(value, bytes): os.write(1, value)\n"
+    "    frame = frame.f_back\nos._exit(0)",
+    "file": "import os, re\ntext = open('/tmp/program.py').read()\n"
+    "os.write(1, ' '.join(re.findall('passed [0-9a-f]+', text)).encode())\nos._exit(0)",
+}
+
+
+@needs_sandbox
+@pytest.mark.parametrize("name", CHEATS)
+def test_what_a_program_replaces_neither_skips_its_tests_nor_shows_the_secret(name: str):
+    tests = "wrong = ValueError\nif not all([add(2, 3) == 5]): raise wrong\nx = 1"
+    assert scored(f"{CHEATS[name]}\ndef add(a, b):\n    return 0", tests=tests) == 0.0
+
+
 @needs_sandbox
 def test_tests_may_be_a_list_of_lines():
     assert scored(ADD, tests=json.dumps(TESTS.splitlines())) == 1.0
@@ -98,6 +130,7 @@ HOSTILE = {
     "read": "open('{secret}').read()",
     "environment": "import os\nassert 'SECRET' in os.environ",
     "environment of others": "assert b'SECRET' in open('/proc/1/environ', 'rb').read()",
+    "input of others": "assert open('/proc/1/fd/0', 'rb').read()",  # has the secret
     "kill": "import os\nos.kill({pid}, 0)",
     "System V": "import ctypes\nassert ctypes.CDLL(None).shmget(0, 2**30, 0o1600) >= 0",
     "left": "import subprocess as s\ns.Popen(['sleep', '{mark}'], start_new_session=True)\n1 / 0",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -10,7 +11,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.tasks.common.sources import Row
 from dopsd.tasks.custom.config import CustomTaskConfig
 from dopsd.tasks.custom.rows import RowReader
-from dopsd.tasks.custom.verifiers.program_text import program_of, run
+from dopsd.tasks.custom.verifiers.program_text import cell_of, program_of, run
 from dopsd.tasks.custom.verifiers.row_tests import code_of, fault
 
 ADD = "def add(a, b):\n    return a + b"
@@ -19,6 +20,7 @@ USED = "import math\ndef add(a, b):\n    return math.fsum([a, b])"
 DOCUMENTED = 'def add(a, b):\n    """Add.\n\n    ```\n    >>> add(1, 2)\n    3\n    ```\n    """\n'
 DOCUMENTED += "    return a + b"
 INDENTED = "\n".join(f"    {line}" for line in USED.split("\n"))
+TESTS = "assert add(2, 3) == 5"
 LAYOUTS = {
     "alone": ADD,
     "fenced": f"Here it is:\n{PYTHON}\nIt adds.",
@@ -47,7 +49,6 @@ LAYOUTS = {
     "labelled code": f"```code\n{ADD}\n```",
     "without a label": f"```\n{ADD}\n```",
     "in four backticks": f"````markdown\nText\n{PYTHON}\n````",
-    "in a line": "Write ```add = lambda a, b: a + b``` and be done.",
     "with other line ends": f"Here:\r\n{PYTHON}\r\n".replace("\n", "\r\n").replace("\r\r", "\r"),
     "between prose": f"Here is the code. It doesn't fail:\n\n{ADD}\n\nIt adds (two numbers",
     "indented": f"Here:\n\n{INDENTED}\n\nIt adds.",
@@ -68,18 +69,54 @@ LAYOUTS = {
     "with a future": f"from __future__ import annotations\n{ADD}",
     "with a future in a later block": f"{PYTHON}\n```py\nfrom __future__ import division\n{ADD}```",
     "with a byte order mark": f"\ufeff{ADD}",
+    "quoted": "\n".join(f"> {line}".rstrip() for line in f"{PYTHON}\n\nYes.".split("\n")),
+    "after a draft that raises": f"```py\ndef add(a, b):\n    return c\nadd(1, 2)\n```\n{PYTHON}",
+    "after one that reads": f"```\n{ADD}\nprint(add(int(input()), 1))\n```\nAlone:\n{PYTHON}",
+    "after one that ends all": f"```\n{ADD}\nraise GeneratorExit\n```\n{PYTHON}",  # as a loop would
+    "before a main function": f"{PYTHON}\n```\ndef main():\n    add(1, input())\nmain()\n```",
+    "before pytest's tests": f"{PYTHON}\n```\nimport pytest_x\ndef test():\n    assert add\n```",
+    "before an import of itself": f"{PYTHON}\n```\nfrom solution import add\nx = add(1, 2)\n```",
+    "before its constant": f"```\n{ADD} + ZERO\n```\nwith\n```\nZERO = 0\n```",
+    "after its constant": f"```\nZERO = 0\n```\nand\n```\n{ADD} + ZERO\n```",
+    "over three blocks": f"```\n{ADD} + g()\n```\n```\ndef g(): return ZERO\n```\n"
+    "```\nZERO = 0\n1 / 0\n```\n```\ndef f(): exit()\nf()\n```",
 }
 
 
+def ran(answer: str, before: str = "") -> None:
+    """Run the tests of an addition."""
+    source, sink = os.pipe()
+    os.write(sink, b"passed")
+    os.close(sink)
+    try:
+        run(answer, before, TESTS, source)
+    finally:
+        os.close(source)
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_right_program_is_found_in_any_layout(name: str, capfd: pytest.CaptureFixture[str]):
-    run(LAYOUTS[name], "", "assert add(2, 3) == 5", b"passed")
+def test_a_right_program_is_found_in_its_layout(name: str, capfd: pytest.CaptureFixture[str]):
+    ran(LAYOUTS[name])
     assert capfd.readouterr().out.endswith("passed")
 
 
 def test_where_nothing_is_python_the_answer_itself_is_run():
     for text in ("I cannot", "def add(a, b)\n    return", "", "x" * 300_000 + PYTHON, "a\0b"):
-        assert [cell.text for cell in program_of(text)] == [text]
+        with pytest.raises((SyntaxError, NameError)):
+            ran(text)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"{PYTHON}\n```python\ndef add(a, b):\n    return a - b\n```",
+        f"{PYTHON}\n```python\ndef add(a, b):\n    return a + c\n```",
+        f"{PYTHON}\n```python\nadd = lambda a, b: f(a)\n```\n```\ndef f(a): return a\n```",
+    ],
+)
+def test_a_draft_gives_a_wrong_program_no_second_chance(answer: str):
+    with pytest.raises((AssertionError, NameError)):
+        ran(answer)
 
 
 def test_a_program_that_raises_does_not_reach_its_tests(capfd: pytest.CaptureFixture[str]):
@@ -89,7 +126,7 @@ def test_a_program_that_raises_does_not_reach_its_tests(capfd: pytest.CaptureFix
         "add = max\n1 / 0",
     ):
         with pytest.raises(ZeroDivisionError):
-            run(program, "", "add(2, 3)", b"passed")
+            ran(program)
     assert capfd.readouterr().out == ""
 
 
@@ -101,7 +138,8 @@ DEEP = "".join(f"{'`' * n}\n" for n in range(200, 3, -1))
     "text", ["(" * 9999, "-" * 99_999 + "1", "a" + ".b" * 50_000, "`" * 9999, FENCES, DEEP]
 )
 def test_a_text_that_python_cannot_nest_is_no_program(text: str):
-    assert program_of(text)
+    with pytest.raises(SyntaxError):
+        program_of(text, "", cell_of(TESTS))
     assert fault(text)
 
 
@@ -109,9 +147,9 @@ def test_code_before_a_program_may_be_the_head_of_its_function(capfd: pytest.Cap
     head = 'import math\ndef add(a, b):\n    """Add."""\n'
     later = "from __future__ import annotations\ndef add(a: math.x, b):\n    return a + b"
     for answer in ("```\n    return math.fsum([a, b])\n```", INDENTED, f"Here:\n{PYTHON}", later):
-        run(answer, head, "assert add(2, 3) == 5", b"passed")
+        ran(answer, head)
         assert capfd.readouterr().out == "passed"
-    run(later[35:], "from __future__ import annotations", "add(2, 3)", b"passed")
+    ran(later[35:], "from __future__ import annotations")
 
 
 LINES = ["assert f('a\\n') == 2", 'assert f("x, y") == "\'"']
@@ -137,6 +175,16 @@ def test_a_list_of_tests_is_read_as_json_python_or_numpy_write_it(cell: str):
         ("assert (add(1, 2) == 3, 'wrong')", "no assert"),  # a tuple is true
         ("print(add(1, 2))", "no assert"),
         ("def check(f):\n    assert f(1, 2) == 3", "check is never called"),
+        ("all([add(1, 2) == 3, add(2, 2) == 4])", "no assert"),
+        ("not add(1, 2) == 3", "no assert"),
+        ("math.isclose(add(1, 2), 3)", "no assert"),
+        ("x = add(1, 2) == 3", "no assert"),
+        ("import math\nx = math.isclose(add(1, 2), 3)", "no assert"),
+        ("if False:\n    assert add(1, 2) == 3", "no assert"),
+        ("if __name__ == '__main__':\n    assert add(1, 2) == 3", "no assert"),
+        ("assert 1 == 1", "no assert"),
+        ("for a in range(3):\n    add(a, 0) == a", "no assert"),
+        ("def check(f):\n    return f(1, 2) == 3\ncheck(add)", "can fail, found"),
         ("assert add(1, 2) = 3", r"no Python code \(line 1"),
         ("assert add(1, 2) == 3\0", "null byte"),
     ],
@@ -154,6 +202,12 @@ def test_tests_that_can_fail_are_taken():
         "add(1, 2) == 3 or fail()",
         "import unittest\nclass T(unittest.TestCase):\n    pass\nunittest.main()",
         "[check(x) for x in (1, 2)]",
+        "check(add)",  # of the code before the program
+        "import numpy as np\nnp.testing.assert_allclose(add(1, 2), 3)",
+        "def check(f):\n    def g():\n        check(f)\n        assert f(1)\n    g()\ncheck(add)",
+        "with raises(TypeError):\n    add(1)",
+        "try:\n    add(1)\nexcept TypeError:\n    pass\nelse:\n    raise ValueError",
+        "match add(1, 2):\n    case 3: pass\n    case _: fail()",
     ):
         assert reader().extra(Row({"checks": tests}, "f", 1))["row"] == {"checks": tests}
 

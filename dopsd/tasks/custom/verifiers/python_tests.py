@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")  # what an interpreter loads
 SCRATCH = 16 * 2**20  # bytes of /tmp in the sandbox
 MOST_PROCESSES, MOST_FILES, LONGEST_OUTPUT = 16, 64, 2**20
+SECRET = MOST_FILES - 1  # the file with what a program writes when its tests have passed
 START = 60.0  # seconds in which a sandbox starts, also on a busy machine
 # of the processors whose calls are known: their name in a filter, and shmget, semget, msgget
 CALLS = {"x86_64": (0xC000003E, 29, 64, 68), "aarch64": (0xC00000B7, 194, 190, 186)}
@@ -42,8 +43,13 @@ CALLS = {"x86_64": (0xC000003E, 29, 64, 68), "aarch64": (0xC00000B7, 194, 190, 1
 LIMITER = """
 import os, resource as r, sys
 pipe, seconds, memory, processes, files, size, user = map(int, sys.argv[1:])
+source, sink = os.pipe()
+os.write(sink, sys.stdin.buffer.readline())
+os.close(sink)
+os.dup2(source, files - 1)
 with open("/tmp/program.py", "wb") as file:
     file.write(sys.stdin.buffer.read())
+os.ftruncate(0, 0)
 with open("/proc/self/oom_score_adj", "w") as file:
     file.write("1000")
 for kind, limit in ((r.RLIMIT_CPU, seconds), (r.RLIMIT_AS, memory), (r.RLIMIT_NPROC, processes),
@@ -102,8 +108,9 @@ class PythonTests:
             )
         passed = f"passed {secrets.token_hex(16)}".encode()
         before, tests = cells.get(self.config.before, ""), code_of(cells[self.config.tests])
-        code = f"{getsource(program_text)}\nrun{(answer, before, tests, passed)!r}\n"
-        output, status, fault = run_program(code, self.config.seconds, self.config.memory_mb)
+        code = f"{getsource(program_text)}\nrun{(answer, before, tests, SECRET)!r}\n"
+        limits = self.config.seconds, self.config.memory_mb
+        output, status, fault = run_program(code, *limits, passed)
         if fault:
             raise DopsdError(
                 f"{self.key}: {problem.id}: the sandbox did not start ({fault}); run the same"
@@ -114,13 +121,16 @@ class PythonTests:
         return float(status == 0 and passed in output)
 
 
-def run_program(code: str, seconds: int, memory_mb: int) -> tuple[bytes, int | None, str]:
+def run_program(
+    code: str, seconds: int, memory_mb: int, secret: bytes = b""
+) -> tuple[bytes, int | None, str]:
     """Run Python code in the sandbox.
 
     Args:
         code: the program.
         seconds: limit of its time by the clock, and of each process' by the CPU.
         memory_mb: limit of each process' memory.
+        secret: a line that it can read from the file SECRET, and from nowhere else.
 
     Returns:
         What it wrote, up to LONGEST_OUTPUT bytes, its exit status (None: too late), and why the
@@ -137,7 +147,7 @@ def run_program(code: str, seconds: int, memory_mb: int) -> tuple[bytes, int | N
     seccomp = ["--seccomp", str(filtered), "--"]
     words = [*sandbox(), *seccomp, python, "-I", "-S", "-c", LIMITER, str(sink), *map(str, limits)]
     with tempfile.TemporaryFile() as text, tempfile.TemporaryFile() as output:
-        text.write(code.encode("utf-8", "replace"))
+        text.write(secret + b"\n" + code.encode("utf-8", "replace"))
         text.seek(0)
         errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed below
         process = subprocess.Popen(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import re
 import tokenize
 from contextlib import suppress
 
@@ -13,6 +14,11 @@ from dopsd.tasks.custom.verifiers.program_text import parsed
 LONGEST = 10**6  # characters of tests that are looked at before they run
 SPACES = (tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER)
 DISPLAY = ast.Tuple | ast.List | ast.Set | ast.Dict  # true, whatever is in it
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+LOST = ast.Compare | ast.GeneratorExp | DISPLAY | ast.Assign | ast.AnnAssign | ast.AugAssign
+ONLY_TELLS = {"print", "pprint", "all", "any", "bool", "isclose", "allclose", "array_equal"}
+ONLY_TELLS |= {"isinstance", "len", "range", "zip", "enumerate", "items"}
+NEVER = re.compile("False|None|0|__name__ == '__main__'|'__main__' == __name__")  # true here
 
 
 def code_of(cell: str) -> str:
@@ -53,28 +59,40 @@ def fault(cell: str) -> str | None:
         return None
     try:
         tree = parsed(code)
-        if any(map(_can_fail, tree.body)):
+        functions = {s.name: s for s in tree.body if isinstance(s, FUNCTION)}
+        if any(_can_fail(statement, functions) for statement in tree.body):
             return None
     except SyntaxError as error:
         return f"no Python code (line {error.lineno}: {error.msg})"
     except RecursionError:  # in a tree as deep as Python allows
         return None
-    functions = [s.name for s in tree.body if isinstance(s, ast.FunctionDef)]
-    called = f" ({functions[-1]} is never called)" if functions else ""
-    return f"no assert, raise or call by itself{called}"
+    unused = [*functions.keys() - {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}]
+    called = f" ({max(unused, key=[*functions].index)} is never called)" if unused else ""
+    return f"no assert, raise or call that can fail{called}"
 
 
-def _can_fail(node: ast.AST) -> bool:
-    """Return whether code, when it runs, asserts, raises or calls something but print."""
+def _can_fail(node: ast.AST, functions: dict[str, FUNCTION]) -> bool:
+    """Return whether code, when it runs, asserts, raises, or calls what may do so.
+
+    Args:
+        node: the code.
+        functions: those that the tests define, into which calls are followed.
+    """
+    parts = ast.iter_child_nodes(node)
     match node:
-        case ast.Assert():
-            return not isinstance(node.test, ast.Constant | DISPLAY)
-        case ast.Call():
-            return not (isinstance(node.func, ast.Name) and node.func.id == "print")
+        case ast.Assert(test):
+            names = any(isinstance(part, ast.Name) for part in ast.walk(test))
+            return names and not isinstance(test, DISPLAY)
+        case ast.Call(ast.Name(name)) if name in functions:
+            parts = iter(functions[name].body)
+            functions = {key: functions[key] for key in functions.keys() - {name}}
+        case ast.Call(ast.Name(name) | ast.Attribute(attr=name)) if name in ONLY_TELLS:
+            return False
+        case ast.Raise() | ast.Call():
+            return True
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():  # run when called
             return bool(getattr(node, "decorator_list", []))
-        case ast.Expr(value=ast.BoolOp(values=values)):  # `f(1) == 2 or fail()`
-            return any(_can_fail(ast.Expr(value)) for value in values)
-        case ast.Expr(value=ast.Compare() | ast.Tuple() | ast.List() | ast.Set() | ast.Dict()):
-            return False  # nobody looks at the result
-    return isinstance(node, ast.Raise) or any(map(_can_fail, ast.iter_child_nodes(node)))
+        case ast.If(test) if NEVER.fullmatch(ast.unparse(test)):
+            parts = iter(node.orelse)
+    is_lost = isinstance(node, LOST)
+    return not is_lost and any(_can_fail(part, functions) for part in parts)
