@@ -25,4 +25,5 @@ def is_dated(folder: Path) -> bool:
     """Return whether a checkpoint's chat template reads the clock, without loading a library."""
     files = [folder / "chat_template.jinja", *folder.glob("additional_chat_templates/*.jinja")]
     files += [folder / "tokenizer_config.json"]
-    return any(_reads_clock(p.read_text("utf-8", "replace")) for p in files if p.is_file())
+    texts = [p.read_text(encoding="utf-8", errors="replace") for p in files if p.is_file()]
+    return any(map(_reads_clock, texts))
