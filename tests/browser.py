@@ -18,9 +18,7 @@ from typing import Any, Self
 import pytest
 
 PROGRAMS = [shutil.which(name) for name in ("chromium", "chromedriver")]
-needs_chromium = pytest.mark.skipif(
-    not all(PROGRAMS), reason="chromium and chromedriver are not installed"
-)
+needs_chromium = pytest.mark.skipif(not all(PROGRAMS), reason="needs Chromium and its driver")
 ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync")
 ARGUMENTS += ("--disable-background-networking", "--disable-component-update")
 

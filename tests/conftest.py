@@ -8,7 +8,7 @@ import contextlib
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 import torch
 import yaml
 from fakes import FakePolicy
+from filelock import FileLock
 from hub_server import TOKEN, Hub, hub_server
 from hypothesis import HealthCheck, settings
 from toy_project import ROOT as ROOT
@@ -35,7 +36,23 @@ signal.signal(
 
 
 pytest_plugins = ["card"]  # fixtures of tests/cuda
+PACKAGES = {  # of Debian, by a word in the reason of a skipped test
+    "bubblewrap": "bubblewrap",
+    "PostgreSQL": "postgresql",
+    "Chromium": "chromium",
+    "C compiler": "gcc",
+    "g++": "g++",
+}
 STAGES = ("evaluate_base", "train", "evaluate", "select", "test", "report")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say once what this machine lacks, and how to get it."""
+    reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
+    for word, package in PACKAGES.items():
+        if count := sum(word in reason for reason in reasons):
+            line = f"{count} tests need {word}: apt-get install {package}"
+            terminalreporter.write_line(line)
 
 
 @contextlib.contextmanager
@@ -64,6 +81,20 @@ def fake_policy() -> FakePolicy:
     return FakePolicy()
 
 
+def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], object]) -> Path:
+    """The folder that `build` fills, once for all workers of xdist."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"once-{name}"
+    done = folder / "built"
+    with FileLock(f"{folder}.lock"):
+        if not done.is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            build(folder)
+            done.touch()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the toy project: settings, data and base."""
@@ -83,17 +114,26 @@ def two_updates(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     from dopsd.cli.main import main
     from dopsd.training.collapse import CollapseDetector
 
-    folder = tmp_path_factory.mktemp("updates") / "project"
-    shutil.copytree(prepared, folder)
-    with as_before(), contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CollapseDetector, "is_collapsed", True)
-        short = {"train__updates": 2, "train__collapse_window": 1, "method__sft__held_out_every": 1}
-        write_params(**short, method__infill__least_shift=1.0)  # learns from rewards
-        assert main(["train", "--method", "infill", "--seed", "1"]) == 0
-        write_params(**short)
-        for name in ALGORITHMS.names:
-            assert main(["train", "--method", name]) == 0, name
-    return folder
+    def update(folder: Path) -> None:
+        with in_copy(prepared, folder), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(CollapseDetector, "is_collapsed", True)
+            short = {"train__updates": 2, "train__collapse_window": 1}
+            short["method__sft__held_out_every"] = 1
+            write_params(**short, method__infill__least_shift=1.0)  # learns from rewards
+            assert main(["train", "--method", "infill", "--seed", "1"]) == 0
+            write_params(**short)
+            for name in ALGORITHMS.names:
+                assert main(["train", "--method", name]) == 0, name
+
+    return built_once(tmp_path_factory, "updates", update) / "project"
+
+
+@contextlib.contextmanager
+def in_copy(prepared: Path, folder: Path) -> Iterator[None]:
+    """Work in a copy of the toy project, which is folder/project."""
+    shutil.copytree(prepared, folder / "project")
+    with as_before(), contextlib.chdir(folder / "project"):
+        yield
 
 
 @pytest.fixture
@@ -105,16 +145,20 @@ def project(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return tmp_path / "project"
 
 
-@pytest.fixture(scope="session")
-def finished_once(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def after_stages(prepared: Path, factory: pytest.TempPathFactory, name: str, *stages: str) -> Path:
     from dopsd.cli.main import main
 
-    folder = tmp_path_factory.mktemp("finished") / "project"
-    shutil.copytree(prepared, folder)
-    with as_before(), contextlib.chdir(folder):
-        for stage in STAGES:
-            assert main([stage]) == 0, stage
-    return folder
+    def run(folder: Path) -> None:
+        with in_copy(prepared, folder):
+            for stage in stages:
+                assert main([stage]) == 0, stage
+
+    return built_once(factory, name, run) / "project"
+
+
+@pytest.fixture(scope="session")
+def finished_once(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return after_stages(prepared, tmp_path_factory, "finished", *STAGES)
 
 
 @pytest.fixture
@@ -126,13 +170,7 @@ def finished(finished_once: Path, project: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def trained_once(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from dopsd.cli.main import main
-
-    folder = tmp_path_factory.mktemp("trained") / "project"
-    shutil.copytree(prepared, folder)
-    with as_before(), contextlib.chdir(folder):
-        assert main(["train"]) == 0
-    return folder
+    return after_stages(prepared, tmp_path_factory, "trained", "train")
 
 
 @pytest.fixture
@@ -165,9 +203,10 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """MLflow makes its tables in seconds, with a write to the disk for each change."""
     from dopsd.tracking.client import connect
 
-    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    connect(f"sqlite:///{path}").search_experiments()
-    return path
+    def make(folder: Path) -> None:
+        connect(f"sqlite:///{folder / 'mlflow.db'}").search_experiments()
+
+    return built_once(tmp_path_factory, "mlflow", make) / "mlflow.db"
 
 
 @pytest.fixture

@@ -96,8 +96,13 @@ def updates(folder: Path, result: str) -> dict[tuple[str, ...], int]:
     }
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("which", ROUNDS)
+@pytest.mark.parametrize(
+    "which",
+    [
+        pytest.param(name, marks=pytest.mark.full if name.startswith("by") else pytest.mark.nightly)
+        for name in ROUNDS
+    ],
+)
 def test_each_method_trains_by_dvc(which: str, tmp_path: Path):
     made, tasks, methods = workspace(tmp_path), tasks_of(which), [*ROUNDS[which]]
     cells = [(tasks[i % len(tasks)], name) for i, name in enumerate(methods)]

@@ -6,6 +6,8 @@ import pytest
 
 from gpu import runs
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def found() -> dict:

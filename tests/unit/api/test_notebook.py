@@ -17,7 +17,7 @@ def test_the_notebook_is_committed_without_outputs():
     assert all((cell.outputs, cell.execution_count) == ([], None) for cell in code)
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_notebook_runs(monkeypatch):
     """As a user starts it: in its folder, with the kernel of this environment."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

@@ -18,6 +18,8 @@ import trajectory
 import update
 from shapes import CHUNK, Shape, embedded, vocabulary
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def shape(monkeypatch: pytest.MonkeyPatch) -> Shape:

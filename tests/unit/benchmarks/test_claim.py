@@ -15,6 +15,8 @@ from conftest import ROOT, small_params
 from dopsd.config.params import Params
 from dopsd.core.tables import write_table
 
+pytestmark = pytest.mark.full
+
 BASELINE = {100: 0.5, 200: 0.6, 300: 0.55, 400: 0.6}  # the best mean is at 200 first
 
 

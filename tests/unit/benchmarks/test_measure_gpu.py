@@ -14,6 +14,8 @@ import forks
 import pytest
 from conftest import ROOT
 
+pytestmark = pytest.mark.full
+
 GPU = ROOT / "benchmarks/gpu"
 
 
@@ -104,7 +106,7 @@ def test_a_file_that_was_cut_off_in_a_line_is_still_a_table(tmp_path: Path):
     assert "| x | ms 3 |" in forks.output()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_whole_script_ends_in_time_with_what_it_has(tmp_path: Path):
     env = os.environ | {"OUT": os.path.relpath(tmp_path, ROOT), "LIMIT": "70", "TEST_LIMIT": "35"}
     command = [str(GPU / "test_and_measure.sh"), "--toy"]
@@ -116,7 +118,7 @@ def test_the_whole_script_ends_in_time_with_what_it_has(tmp_path: Path):
     assert "| what | found |" in (tmp_path / "measured.md").read_text()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_parts_run_with_toy_shapes_and_a_kill_leaves_what_was_measured(tmp_path: Path):
     command = [sys.executable, str(GPU / "measure.py"), "--toy", "--out", str(tmp_path)]
     env = os.environ | {"PYTHONPATH": str(ROOT)}

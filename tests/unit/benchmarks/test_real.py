@@ -13,6 +13,8 @@ from conftest import ROOT
 
 from dopsd.config.loading import checked
 
+pytestmark = pytest.mark.full
+
 
 def test_the_methods_sample_as_much_and_learn_at_one_rate(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
@@ -26,7 +28,7 @@ def test_the_methods_sample_as_much_and_learn_at_one_rate(monkeypatch):
     assert rollouts == dict.fromkeys(("d_opsd", "rft", "trace_rl"), 640) and rates == {5e-5}
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_every_stage_runs_once(tmp_path: Path):
     write_gguf(tmp_path / "toy.gguf", autoregressive("llama", 261, num_hidden_layers=2))
     words = ["--toy", "--gguf", str(tmp_path / "toy.gguf"), "--folder", str(tmp_path / "real")]

@@ -16,6 +16,8 @@ from conftest import ROOT
 
 from dopsd.config.loading import checked
 
+pytestmark = pytest.mark.full
+
 GPU = ROOT / "benchmarks/gpu"
 
 
@@ -53,7 +55,7 @@ def test_the_model_travels_in_two_parts(tmp_path: Path, monkeypatch):
         pack.unpack()
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_every_stage_of_the_real_model_runs_on_a_toy(tmp_path: Path):
     write_gguf(tmp_path / "toy.gguf", autoregressive("llama", 261))
     out, words = tmp_path / "out", ["--toy", "--gguf", str(tmp_path / "toy.gguf")]

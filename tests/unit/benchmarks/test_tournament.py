@@ -30,6 +30,8 @@ from benchmarks.tournament.standings import (
     standings,
 )
 
+pytestmark = pytest.mark.full
+
 PLAN = {
     "tasks": ["sudoku"],
     "entries": {

@@ -21,6 +21,8 @@ from chaos.hook import sitecustomize as hook
 from chaos.outcomes import LOST, SILENT, Facts, outcome
 from chaos.plan import DISK, KINDS, draw
 
+pytestmark = pytest.mark.full
+
 ADAPTER = CELL / "best" / "adapter_model.safetensors"
 
 

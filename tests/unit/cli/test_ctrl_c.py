@@ -18,6 +18,8 @@ import pytest
 from conftest import ROOT
 from forks import BOUND
 
+pytestmark = pytest.mark.full
+
 LINE = "dopsd: interrupted; the same command continues (D501)\n"
 
 

@@ -25,6 +25,8 @@ from prefect.utilities.templating import apply_values, find_placeholders
 
 from flows.guard import GRACE
 
+pytestmark = pytest.mark.full
+
 INFRA = ROOT / "infra"
 K8S = INFRA / "k8s"
 BASE, OVERLAYS = K8S / "base", sorted((K8S / "overlays").iterdir())

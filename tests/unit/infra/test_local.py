@@ -28,6 +28,8 @@ import services
 
 from dopsd.tracking.client import local_address
 
+pytestmark = pytest.mark.full
+
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 

@@ -14,6 +14,8 @@ import forks
 import pytest
 from conftest import ROOT
 
+pytestmark = pytest.mark.full
+
 PART = ".xLRlpOJjHzFoUl9TL5l3-w.tmp"  # as DVC names a copy that is not finished
 STAGE = """
 import pathlib

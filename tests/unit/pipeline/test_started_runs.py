@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import html
 import json
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from cells import finished, trained_with
-from conftest import as_before, small_params, write_params
+from conftest import built_once, in_copy, small_params, write_params
 from safetensors.torch import save
 
 from dopsd.analysis.figures import beginning
@@ -41,16 +40,17 @@ def sha256_of(content: bytes) -> str:
 @pytest.fixture(scope="module")
 def started_once(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with a trained run that started from step 4 of sft."""
-    folder = tmp_path_factory.mktemp("started") / "project"
-    shutil.copytree(prepared, folder)
-    with as_before(), contextlib.chdir(folder):
-        write_params(train__learning_rate=0.01)
-        for stage in ("train", "evaluate"):
-            assert main([stage, "--method", "sft"]) == 0
-        shutil.copytree(SFT / "train/step-000004", SFT / "best")
-        write_params(train__start_from="sft")
-        assert main(["train"]) == 0
-    return folder
+
+    def build(folder: Path) -> None:
+        with in_copy(prepared, folder):
+            write_params(train__learning_rate=0.01)
+            for stage in ("train", "evaluate"):
+                assert main([stage, "--method", "sft"]) == 0
+            shutil.copytree(SFT / "train/step-000004", SFT / "best")
+            write_params(train__start_from="sft")
+            assert main(["train"]) == 0
+
+    return built_once(tmp_path_factory, "started", build) / "project"
 
 
 @pytest.fixture

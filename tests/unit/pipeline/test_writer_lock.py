@@ -25,6 +25,8 @@ from dopsd.pipeline.dvc import writer_lock
 from dopsd.pipeline.dvc.command import RWLOCK, forget_the_dead
 from dopsd.pipeline.dvc.writer_lock import LOCK, WriterLock
 
+pytestmark = pytest.mark.full
+
 STAGE = """
 import pathlib, signal, sys, time
 def save(number, _):

@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 
 import pandas
 import pytest
-from conftest import ROOT, as_before, write_params
+from conftest import ROOT, as_before, built_once, write_params
 from ports import free_port, until_healthy
 
 from dopsd.api.policy import load_policy
@@ -55,9 +55,11 @@ def published(folder: Path, *others: Path) -> None:
 
 @pytest.fixture(scope="module")
 def published_once(finished_once: Path, empty_database: Path, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("published") / "project"
-    published(folder, finished_once, empty_database)
-    return folder
+
+    def build(folder: Path) -> None:
+        published(folder / "project", finished_once, empty_database)
+
+    return built_once(tmp_path_factory, "published", build) / "project"
 
 
 @pytest.fixture

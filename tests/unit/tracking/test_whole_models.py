@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pandas
 import pytest
 import torch
-from conftest import STAGES, as_before, write_params
+from conftest import STAGES, built_once, in_copy, write_params
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from dopsd.api.policy import load_policy
@@ -31,13 +30,14 @@ ALL = {"train__weights": "all", "train__learning_rate": 0.01}
 
 @pytest.fixture(scope="module")
 def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("all") / "project"
-    shutil.copytree(prepared, folder)
-    with as_before(), contextlib.chdir(folder):
-        write_params(**ALL)
-        for stage in STAGES:
-            assert main([stage]) == 0, stage
-    return folder
+
+    def build(folder: Path) -> None:
+        with in_copy(prepared, folder):
+            write_params(**ALL)
+            for stage in STAGES:
+                assert main([stage]) == 0, stage
+
+    return built_once(tmp_path_factory, "all-weights", build) / "project"
 
 
 @pytest.fixture

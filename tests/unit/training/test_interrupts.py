@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import forks
 import pytest
-from conftest import ROOT, as_before, write_params
+from conftest import ROOT, built_once, in_copy, write_params
 from forks import BOUND
 from slow_training import slow_sealing, slow_update
 from toy_runs import adapter_digests
@@ -62,11 +61,13 @@ def test_training_continues_without_a_reader_of_its_output(project):
 @pytest.fixture(scope="module")
 def whole(prepared, tmp_path_factory) -> dict[str, str]:
     """Digests of a run of five updates that nobody stopped."""
-    folder = tmp_path_factory.mktemp("whole") / "project"
-    shutil.copytree(prepared, folder)
-    with as_before(), contextlib.chdir(folder):
-        write_params(train__updates=5)
-        assert main(["train"]) == 0
+
+    def build(folder):
+        with in_copy(prepared, folder):
+            write_params(train__updates=5)
+            assert main(["train"]) == 0
+
+    with contextlib.chdir(built_once(tmp_path_factory, "whole-interrupts", build) / "project"):
         return adapter_digests()
 
 

@@ -15,6 +15,8 @@ from toy_runs import adapter_digests
 from dopsd.distributed.config import LaunchConfig
 from dopsd.distributed.launch import launch
 
+pytestmark = pytest.mark.full
+
 
 @pytest.mark.parametrize(("dead", "update"), [pytest.param(1, 1, marks=pytest.mark.full), (0, 3)])
 def test_the_others_end_soon_and_a_rerun_continues_from_the_last_checkpoint(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import as_before, write_params
+from conftest import built_once, in_copy, write_params
 from toy_runs import adapter_digests, die_at, train
 
 from dopsd.training.remote_checkpoints import RemoteCopies, RemoteFolder
@@ -47,11 +47,13 @@ def killed(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
 @pytest.fixture(scope="module")
 def whole(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Digests of an uninterrupted run."""
-    folder = tmp_path_factory.mktemp("whole") / "project"
-    shutil.copytree(prepared, folder)
-    with as_before(), contextlib.chdir(folder):
-        write_params(**SETTINGS)
-        assert train() == 0
+
+    def build(folder: Path) -> None:
+        with in_copy(prepared, folder):
+            write_params(**SETTINGS)
+            assert train() == 0
+
+    with contextlib.chdir(built_once(tmp_path_factory, "whole-remote", build) / "project"):
         return adapter_digests()
 
 

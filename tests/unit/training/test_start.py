@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import as_before, write_params
+from conftest import built_once, in_copy, write_params
 from toy_runs import assert_continues_to_the_same_bytes
 
 from dopsd.cli.main import main
@@ -51,14 +50,15 @@ def digests() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def tuned_once(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with a run of sft, whose step 2 is its best checkpoint."""
-    folder = tmp_path_factory.mktemp("tuned") / "project"
-    shutil.copytree(prepared, folder)
-    with as_before(), contextlib.chdir(folder):
-        write_params(train__learning_rate=0.01)
-        assert main(["train", "--method", "sft"]) == 0
-        sft = Path("runs/sudoku/sft/0")
-        shutil.copytree(sft / "train/step-000002", sft / "best")
-    return folder
+
+    def build(folder: Path) -> None:
+        with in_copy(prepared, folder):
+            write_params(train__learning_rate=0.01)
+            assert main(["train", "--method", "sft"]) == 0
+            sft = Path("runs/sudoku/sft/0")
+            shutil.copytree(sft / "train/step-000002", sft / "best")
+
+    return built_once(tmp_path_factory, "tuned", build) / "project"
 
 
 @pytest.fixture

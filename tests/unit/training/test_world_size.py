@@ -18,6 +18,8 @@ from dopsd.core.tensor_files import load_tensors
 from dopsd.tasks.registry import load_task
 from dopsd.training.trainer import PromptSampler
 
+pytestmark = pytest.mark.full
+
 NEVER = 1000  # an update that no run here makes
 
 
