@@ -62,7 +62,7 @@ class Writing:
     def __init__(self, words: Sequence[str]) -> None:
         self.words, self.name = words, words[0]
         self.process: subprocess.Popen[bytes] | None = None
-        self.stopped_at = 0.0
+        self.stopped_at, self.number = 0.0, 0
 
     def run(self) -> int:
         """Wait for the workspace, run DVC, wait for all its processes; return DVC's exit code."""
@@ -108,6 +108,7 @@ class Writing:
 
     def _run_dvc(self) -> int:
         """Run DVC, and return its exit code once all its processes have ended."""
+        self._refuse_to_start()
         command = [
             sys.executable,
             "-m",
@@ -136,11 +137,8 @@ class Writing:
 
     def _note(self, number: int, _: FrameType | None) -> None:
         if self.process is None:
-            raise DopsdError(
-                f"{self.name}: {signal.Signals(number).name} before DVC started; nothing changed",
-                128 + number,
-                code=Code.INTERRUPTED,
-            )
+            self.number = number
+            self._refuse_to_start()
         if not self.stopped_at:
             self.stopped_at = time.monotonic()
             self.stop()
@@ -150,6 +148,16 @@ class Writing:
             and is_at_terminal()
         ):
             self.stop(signal.SIGKILL)
+
+    def _refuse_to_start(self) -> None:
+        """End before DVC starts if a signal asked for it; a library may have caught this once."""
+        if self.number:
+            raise DopsdError(
+                f"{self.name}: {signal.Signals(self.number).name} before DVC started; nothing"
+                " changed",
+                128 + self.number,
+                code=Code.INTERRUPTED,
+            )
 
     def _lose(self) -> None:
         """Stop, because another writer took over."""

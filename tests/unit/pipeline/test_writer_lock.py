@@ -4,6 +4,7 @@ one that was killed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -21,8 +22,9 @@ import pytest
 from conftest import ROOT
 
 from dopsd.cli.main import main
+from dopsd.core.errors import DopsdError
 from dopsd.pipeline.dvc import writer_lock
-from dopsd.pipeline.dvc.command import RWLOCK, forget_the_dead
+from dopsd.pipeline.dvc.command import RWLOCK, Writing, forget_the_dead
 from dopsd.pipeline.dvc.writer_lock import LOCK, WriterLock
 
 pytestmark = pytest.mark.full
@@ -406,3 +408,15 @@ def test_the_list_of_a_dvc_that_runs_stays(folder):
         RWLOCK.write_text(f'{{"write": {{"/a": {{"pid": {dvc.pid}, "cmd": "dvc repro"}}}}}}')
         forget_the_dead()
         assert RWLOCK.exists()
+
+
+def test_a_signal_before_dvc_starts_is_not_forgotten_where_a_library_catches_the_error(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    writing = Writing(["repro"])
+    with contextlib.suppress(Exception):  # as an import in a library does
+        writing._note(signal.SIGTERM, None)
+    with pytest.raises(DopsdError, match="SIGTERM before DVC started") as found:
+        writing._run_dvc()
+    assert found.value.exit_code == 128 + signal.SIGTERM and writing.process is None
