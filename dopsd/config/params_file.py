@@ -290,8 +290,8 @@ def params(
         content = text.replace("\n", "\r\n" if has_crlf else "\n").encode(encoding)
         is_still_of_run = is_of_run(path) and not (profile or changes)  # sections join
         _keep(path, is_run)
-        rewrite(OF_RUN if is_run or is_still_of_run else WRITTEN, content)
         rewrite(path, content)
+        _copy(path, OF_RUN if is_run or is_still_of_run else WRITTEN)
     return changed
 
 

@@ -87,7 +87,10 @@ def _message(row: Row, place: str, message: Any) -> dict[str, str]:  # noqa: ANN
     """Return a message of a chat; `place` names it in the row."""
     if not isinstance(message, dict) or message.get("role") not in ROLES:
         found = message.get("role") if isinstance(message, dict) else message
-        raise _fault(row, f"{place}: expected a role of {', '.join(ROLES)}, found {found!r:.40}")
+        raise _fault(
+            row,
+            f"{place}: expected a role of {', '.join(ROLES)}, found {found!r:.40}; remove the row",
+        )
     _refuse_unlearnt(row, message, f"{place}.")
     content = message.get("content")
     if not isinstance(content, str):
@@ -126,7 +129,7 @@ def _fault(row: Row, message: str) -> DopsdError:
     return DopsdError(f"{row.place}: {message}", code=Code.SOURCE_ROW)
 
 
-def refusing(row: Row) -> Any:  # noqa: ANN401  # a context manager
+def _refusing(row: Row) -> Any:  # noqa: ANN401  # a context manager
     """Turn what the chat template refuses of a row in this context into one line."""
     return rendering(row.place, "change the chat, or remove the row", Code.SOURCE_ROW)
 
@@ -138,7 +141,7 @@ def tokens_of(row: Row, text: Text) -> tuple[Tensor, Tensor]:
         DopsdError: if the row is no chat, the template refuses it, or the answer has no token.
     """
     chat, answer = chat_of(row)
-    with refusing(row):
+    with _refusing(row):
         prompt = text.encode(chat)
     if not len(tokens := text.tokens(answer)):
         raise _fault(row, f"no token for the answer {answer[:40]!r}; remove the row")
@@ -161,7 +164,7 @@ def check_chats(source: Source, key: str, plain: PlainTokens) -> tuple[list[str]
 
     def learn(row: Row) -> None:
         chat, answer = chat_of(row)
-        with refusing(row):
+        with _refusing(row):
             text = prompt_text(plain.tokenizer, plain.config, chat)
         lost.update({m["role"] for m in chat if m["content"].strip() not in text})
         for message in row.values.get("messages") or ():
