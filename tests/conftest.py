@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from fakes import FakePolicy
 from filelock import FileLock
 from hub_server import TOKEN, Hub, hub_server
 from hypothesis import HealthCheck, settings
 from toy_project import ROOT as ROOT
-from toy_project import TOY, small_params
+from toy_project import TOY, small_yaml
+from toy_project import small_params as small_params
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -100,7 +100,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the toy project: settings, data and base."""
     folder = tmp_path_factory.mktemp("prepared") / "project"
     shutil.copytree(TOY, folder)
-    (folder / "params.yaml").write_text(yaml.safe_dump(small_params()))
+    (folder / "params.yaml").write_text(small_yaml())
     return folder
 
 
@@ -181,7 +181,7 @@ def trained(trained_once: Path, project: Path) -> Path:
 
 
 def write_params(**changes: object) -> None:
-    Path("params.yaml").write_text(yaml.safe_dump(small_params(**changes)))
+    Path("params.yaml").write_text(small_yaml(**changes))
 
 
 def stop_in(monkeypatch: pytest.MonkeyPatch, update: int) -> None:

@@ -55,6 +55,10 @@ def small_params(**changes: object) -> dict:
     return raw
 
 
+def small_yaml(**changes: object) -> str:
+    return yaml.dump(small_params(**changes), Dumper=yaml.CSafeDumper)
+
+
 def make(folder: Path) -> None:
     """Run the stages prepare and pretrain in a new folder, on one thread as tests run."""
     before, threads = Path.cwd(), torch.get_num_threads()
@@ -62,7 +66,7 @@ def make(folder: Path) -> None:
     os.chdir(folder)
     torch.set_num_threads(1)
     try:
-        Path("params.yaml").write_text(yaml.safe_dump(small_params()))
+        Path("params.yaml").write_text(small_yaml())
         for stage in ("prepare", "pretrain"):
             if main([stage]):
                 raise SystemExit(f"{stage} failed")

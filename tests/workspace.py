@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
-from conftest import ROOT, small_params
+from conftest import ROOT, small_params, small_yaml
 from warm_python import warm_bin
 
 from dopsd.config import params_file, profiles
@@ -63,7 +62,7 @@ class Workspace:
         return self.run(sys.executable, "-m", "dvc", *words)
 
     def write(self, **changes: object) -> None:
-        (self.folder / "params.yaml").write_text(yaml.safe_dump(small_params(**changes)))
+        (self.folder / "params.yaml").write_text(small_yaml(**changes))
 
     def commit(self) -> None:
         self.run("git", "add", "-A")

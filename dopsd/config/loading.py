@@ -6,7 +6,9 @@ Every error is one line that names the file, the full path of the key and what i
 import re
 import warnings
 from collections.abc import Iterator
+from copy import deepcopy
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
@@ -113,12 +115,18 @@ def parse_yaml(text: str, fault: str) -> Any:  # noqa: ANN401  # any YAML value
         DopsdError: if the text is not valid YAML.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an anchor may be used again
-            return YAML(typ="safe", pure=True).load(text)
+        return deepcopy(_parsed(text))
     except Exception as error:  # the reader has no error class of its own for odd numbers and dates
         reason = "too deep" if isinstance(error, RecursionError) else " ".join(str(error).split())
         raise DopsdError(f"{fault}: {reason}", code=Code.NOT_YAML) from error
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str) -> Any:  # noqa: ANN401  # any YAML value
+    """Parse a text once: a command reads params.yaml several times, a tenth of a second each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an anchor may be used again
+        return YAML(typ="safe", pure=True).load(text)
 
 
 def checked(raw: object, path: Path | str) -> Params:

@@ -1,7 +1,6 @@
 """Every method trains two updates on every task, by `dvc repro` and by the deployment.
 
-`make nightly` runs the whole product. `make test-all` runs `dvc repro` with each method on one
-task, and the deployment with one method.
+`make nightly` runs the whole product, `make test-all` `dvc repro` with each method on one task.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from deployed import run_by, services, submit_changes
-from workspace import CHANGES, Workspace, overrides
+from deployed import run_by
+from workspace import CHANGES, Workspace
 
 from dopsd.algorithms.registry import ALGORITHMS
 
@@ -109,14 +108,6 @@ def test_each_method_trains_by_dvc(which: str, tmp_path: Path):
     made.write(**CHANGES | settings(which, tasks, methods))
     made.repro(*(f"train@{task}-{name}-0" for task, name in cells))
     assert updates(tmp_path, "train.json") == dict.fromkeys(cells, 2)
-
-
-@pytest.mark.full
-def test_a_method_trains_by_the_deployment(tmp_path: Path):
-    made, tasks = workspace(tmp_path), ["sudoku", "gsm8k"]
-    with services(made):
-        submit_changes(made, overrides(**settings("by answers", tasks, ["spg"])))
-    assert updates(tmp_path, "test.json") == {("gsm8k", "spg"): 2, ("sudoku", "spg"): 2}
 
 
 @pytest.mark.nightly

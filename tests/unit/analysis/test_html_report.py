@@ -143,6 +143,7 @@ def test_means_of_curves():
     assert grouped([(x, 2.0 * x) for x in range(20)])[:2] == [(0.5, 1.0), (2.5, 5.0)]
 
 
+@pytest.mark.full
 def test_nothing_is_loaded_from_a_network(finished):
     assert main(["compare", str(KEY)]) == 0
     for path in (KEY.page, Path("reports/compare/comparison.html")):

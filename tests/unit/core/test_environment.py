@@ -104,6 +104,7 @@ def test_every_command_and_the_script_of_the_servers_bypass_proxies(server, tmp_
 
 
 @pytest.mark.skipif(not shutil.which("localedef"), reason="makes a locale")
+@pytest.mark.full
 def test_params_yaml_stays_utf_8_in_another_locale(project):
     made = ["localedef", "-i", "en_US", "-f", "ISO-8859-1", str(project / "en_US.ISO-8859-1")]
     if subprocess.run(made, capture_output=True).returncode:

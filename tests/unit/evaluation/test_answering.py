@@ -91,6 +91,7 @@ def test_an_adapter_with_dropout_answers_alike_every_time(project):
     assert found[0] == found[1]
 
 
+@pytest.mark.full
 def test_both_entry_points_share_one_evaluation_of_an_adapter(project, monkeypatch, capsys):
     for stage in ("train", "evaluate", "select", "test"):
         assert main([stage]) == 0
@@ -174,6 +175,7 @@ def test_unmasked_padding_keeps_the_batches_of_the_file(project, monkeypatch):
     assert asked == [problem.id for problem in work.problems[5:]]
 
 
+@pytest.mark.full
 def test_any_checkpoint_is_measured_and_its_generations_can_be_scored(
     project, empty_database, capsys
 ):

@@ -202,6 +202,7 @@ def test_the_harness_itself_runs_the_model(tmp_path: Path):
 
 
 @needs_golden
+@pytest.mark.full
 def test_every_difference_to_the_harness_on_gsm8k_is_the_one_that_the_docs_explain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -55,6 +55,7 @@ def test_areas_pair_problems_at_the_steps_of_each_side():
     assert areas({"greedy": tested["greedy"]}, "greedy", 100) is None
 
 
+@pytest.mark.full
 def test_the_test_scores_the_points_and_the_report_draws_them(finished, capsys):
     write_params(evaluate__curve=[2, 0.9])
     assert main(["test", "--point", "greedy-steps10"]) == 0
@@ -71,6 +72,7 @@ def test_the_test_scores_the_points_and_the_report_draws_them(finished, capsys):
     assert "Area under accuracy against steps" in page and "greedy-threshold0.9" in page
 
 
+@pytest.mark.full
 def test_tasks_that_are_not_trained_are_watched(finished, capsys, monkeypatch):
     few = {"train": 64, "validation": 8, "test": 8}
     write_params(evaluate__watch=["sudoku", "chains"], data__chains=few)

@@ -73,6 +73,7 @@ def test_a_value_of_another_kind_is_refused_on_submission(submit):
             submit(overrides)
 
 
+@pytest.mark.full
 def test_every_setting_of_every_profile_may_be_overridden(submit):
     for profile in profiles.names():
         submit(params_file.flat(profiles.resolve(profile)))

@@ -162,6 +162,7 @@ def test_a_stop_ends_commands_of_all_tasks_at_once(tmp_path, monkeypatch):
     running.begin(LOG)
 
 
+@pytest.mark.full
 def test_a_command_that_still_writes_when_its_flow_has_ended_saves(tmp_path):
     """A pipe would be closed then, and the command would die of its own last words."""
     (tmp_path / "saving.py").write_text(SAVING)

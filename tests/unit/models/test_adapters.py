@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
-from conftest import small_params
+from conftest import small_yaml
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import Linear as PeftLinear
 from safetensors.torch import load_file, save_file
@@ -223,7 +222,7 @@ def test_an_adapter_that_changed_its_base_is_refused_by_every_command(
     pissa = LoraConfig(r=2, target_modules=r".*\.blocks\.\d+\.(q_proj)", init_lora_weights="pissa")
     get_peft_model(model, pissa).save_pretrained(str(tmp_path / "adapter"))
     monkeypatch.chdir(tmp_path)
-    Path("params.yaml").write_text(yaml.safe_dump(small_params()))
+    Path("params.yaml").write_text(small_yaml())
     for words in (["export", "--merged", "--out", "out"], ["sample", "--task", "sudoku"]):
         assert main([*words, "--adapter", "adapter"]) == 2
         assert "init_lora_weights 'pissa' is set; only plain" in capsys.readouterr().err
@@ -340,7 +339,7 @@ def test_the_export_command(
 ):
     adapter = saved(trained(base), tmp_path / "adapter")
     monkeypatch.chdir(tmp_path)
-    Path("params.yaml").write_text(yaml.safe_dump(small_params()))
+    Path("params.yaml").write_text(small_yaml())
     assert main(["export", "--adapter", str(adapter), "--out", "out"]) == 2
     assert "needs --merged" in capsys.readouterr().err
     words = ["export", "--merged", "--adapter", str(adapter)]

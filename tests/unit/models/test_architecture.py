@@ -131,6 +131,7 @@ for name, module in zip(sys.argv[1::2], sys.argv[2::2]):
 """
 
 
+@pytest.mark.full
 def test_a_stranger_registers_an_architecture_by_one_import():
     """As cards on the hub tell; each in a process that has imported nothing else of dopsd."""
     names = ("sdar", "llada_moe", "llada")

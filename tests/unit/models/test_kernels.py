@@ -109,6 +109,7 @@ def test_a_sum_and_its_norm_have_gradients_when_only_one_of_them_is_used(output:
         assert (plain is None and fused is None) or torch.equal(plain, fused)
 
 
+@pytest.mark.full
 def test_compiled_blocks_call_the_operators():
     graphs: list[str] = []
 

@@ -239,6 +239,7 @@ def test_files_have_the_published_names_and_load_again(tmp_path: Path):
     assert all(torch.equal(again.state_dict()[name], p) for name, p in model.state_dict().items())
 
 
+@pytest.mark.full
 def test_at_the_size_of_mini_it_has_16_billion_parameters_and_1_4_in_use(tmp_path: Path):
     raw = LLADA2 | {"head_dim": 128, "hidden_size": 2048, "intermediate_size": 5120}
     raw |= {"moe_intermediate_size": 512, "n_group": 8, "num_attention_heads": 16}

@@ -234,6 +234,7 @@ def test_flash_attention_agrees_with_sdpa(tmp_path: Path):
 
 
 @pytest.mark.skipif(which("g++") is None, reason="torch.compile needs g++ on a CPU")
+@pytest.mark.full
 def test_compiled_blocks_give_the_same_answers_and_gradients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

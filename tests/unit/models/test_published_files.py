@@ -64,6 +64,7 @@ def test_a_published_config_is_read(name: str, kind: str, parameters: int, tmp_p
 
 
 @pytest.mark.parametrize("name", BILLIONS)
+@pytest.mark.full
 def test_at_true_size_it_has_the_published_number_of_parameters(name: str):
     row = next(row for row in published() if row.name == name)
     tolerance = 0.5 if isinstance(BILLIONS[name], int) else 0.006

@@ -31,6 +31,7 @@ SINGLE = re.compile(r"tt\.(?:load|store) (%\w+).* !tt\.ptr<[a-z]+(\d+)>")
 FROM = re.compile(r"(%\w+) = tt\.(?:addptr|splat|broadcast|expand_dims) (%\w+)")
 
 
+@pytest.mark.full
 def test_kernels_compute_what_plain_torch_does_but_for_rounding():
     script, env = ROOT / "tests/interpreted_kernels.py", os.environ | {"TRITON_INTERPRET": "1"}
     out = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True)

@@ -124,6 +124,11 @@ def key_of(path: Path) -> str:
     return f"{room}.{rest[0]}" if room in SIBLINGS and rest[0] != "__init__" else room
 
 
+@cache
+def keys_of(*modules: str) -> set[str]:
+    return {key_of(path) for path in sources(*modules).values()} - {""}
+
+
 @pytest.mark.parametrize("stage", sorted(stages().keys() - OTHER_NUMBERS))
 def test_a_stage_depends_on_the_numbers_of_the_code_that_it_imports(stage: str):
     ((_, names),) = next(p for p in stages()[stage]["params"] if isinstance(p, dict)).items()
@@ -134,8 +139,9 @@ def test_a_stage_depends_on_the_numbers_of_the_code_that_it_imports(stage: str):
             modules += [f"dopsd.tasks.{task}.task"] if f"tasks.{task}" in keys else []
             is_learning = f"algorithms.{algorithm}" in keys
             modules += [f"dopsd.algorithms.{algorithm}.algorithm"] if is_learning else []
-            needed = {key_of(path) for path in sources(*modules).values()} - {""}
-            needed -= {f"algorithms.{parent}" for parent in FAMILIES.get(algorithm, ())}
+            needed = keys_of(*modules) - {
+                f"algorithms.{parent}" for parent in FAMILIES.get(algorithm, ())
+            }
             assert needed <= keys, f"{stage} with {algorithm} on {task}"
 
 

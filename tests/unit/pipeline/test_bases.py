@@ -37,6 +37,7 @@ def test_each_architecture_names_its_checkpoints_and_their_licence(capsys):
 @pytest.mark.parametrize(
     "row", [row for row in published() if row.shape is not None], ids=lambda row: row.name
 )
+@pytest.mark.full
 def test_the_published_shape_has_the_published_number_of_parameters(row: Published):
     config = row.config()
     count = sum(math.prod(shape) for shape in expected_shapes(config).values())

@@ -84,6 +84,7 @@ def test_of_weights_that_an_architecture_ties_by_name_one_is_written(
     assert embedding in names and head not in names
 
 
+@pytest.mark.full
 def test_memory_holds_a_shard_and_not_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     if not is_measurable(CPU):
         pytest.skip("the peak of this process cannot be measured here")

@@ -41,6 +41,7 @@ def test_a_new_project_has_the_shipped_files_and_its_base_counts_as_made(capsys)
 
 
 @pytest.mark.parametrize("folder", [".", "below/this"])
+@pytest.mark.full
 def test_a_project_in_a_repository_belongs_to_it_takes_a_profile_and_stages_nothing(
     monkeypatch, folder
 ):
@@ -60,6 +61,7 @@ def test_a_project_in_a_repository_belongs_to_it_takes_a_profile_and_stages_noth
     assert "mine/.dvc/config" in git("diff", "--cached", "--name-only")
 
 
+@pytest.mark.full
 def test_a_clone_has_the_bytes_whatever_git_does_with_line_ends(monkeypatch, capsys):
     assert main(["init", "mine"]) == 0
     monkeypatch.chdir("mine")
@@ -100,6 +102,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(words, message, capsys):
     assert sorted(p.name for p in Path().rglob("*")) == ["dangling", "file", "full"]
 
 
+@pytest.mark.full
 def test_folders_have_the_mode_of_the_umask_and_odd_names_work(capsys):
     name = "-" + "d" * 249
     before = os.umask(0o027)
@@ -119,6 +122,7 @@ def test_without_git_nothing_is_written(monkeypatch, capsys):
     assert [*Path().iterdir()] == []
 
 
+@pytest.mark.full
 def test_a_failure_in_the_middle_leaves_nothing(monkeypatch, capsys):
     def fail() -> None:
         raise OSError(28, "No space left on device", "recipes.yaml")

@@ -70,7 +70,7 @@ def test_a_base_of_unknown_size_is_rehearsed_without_an_estimate(monkeypatch, tm
     assert ran == [stage for stage in rehearse.STAGES if stage != "adapt"]
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_the_making_of_a_base_is_estimated_and_rehearsed(project, capfd):
     save_source(Path("models/toy-ar"), "llama")
     chats = Path("data/external/chats.jsonl")

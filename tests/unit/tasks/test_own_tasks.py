@@ -237,6 +237,7 @@ print(json.dumps({name: [[p.prompt, p.answer] for p in rows] for name, rows in s
 """
 
 
+@pytest.mark.full
 def test_rows_come_from_a_hub_by_name_split_and_revision(tmp_path: Path):
     files = {
         "train.csv": b"question,answer\n1+1?,2\n1+2?,3\n",

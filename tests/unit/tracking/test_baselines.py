@@ -12,6 +12,8 @@ from dopsd.cli.main import main
 from dopsd.tracking.baselines import baselines, metric_of
 from dopsd.tracking.client import connect, tracking_uri
 
+pytestmark = pytest.mark.full
+
 
 def test_rows_have_both_lengths_and_stand_under_our_names():
     rows = {(row.task, row.method): row for row in baselines() if row.other_protocol is None}

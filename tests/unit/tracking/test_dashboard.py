@@ -21,6 +21,8 @@ from dopsd.tracking import dashboard
 from dopsd.tracking.client import Identity, connect, find_run, log_once, send, with_percent
 from dopsd.tracking.dashboard import readable_range
 
+pytestmark = pytest.mark.full
+
 PAPERS_MODEL = "GSAI-ML/LLaDA-8B-Instruct"
 
 

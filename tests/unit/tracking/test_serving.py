@@ -30,6 +30,8 @@ from dopsd.models.adapter_files import ADAPTER
 from dopsd.serving.loader import BASE, _load_pyfunc
 from dopsd.tracking.client import connect, tracking_uri
 
+pytestmark = pytest.mark.full
+
 CHAMPION, PUZZLE = "models:/dopsd-sudoku@champion", "0410020420430020"
 FILES = {"MLmodel", "README.md", ADAPTER, "adapter_config.json", "digests.json", "params.yaml"}
 FILES |= {"serving.json", "input_example.json", "serving_input_example.json"}

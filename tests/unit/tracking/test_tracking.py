@@ -76,6 +76,7 @@ def one_run(client):
     return run
 
 
+@pytest.mark.full
 def test_a_run_that_came_through_dvc_without_its_checkpoints_has_its_best_one(tracked):
     """Card and tag name the commit that trained it, and not today's."""
     (machine,) = Path("work").glob("train-*/machine.json")
@@ -117,6 +118,7 @@ def test_a_run_that_no_test_follows_ends_in_mlflow_with_its_training(tracked, mo
     assert lasts == [None, params.run("sudoku", ADAPTING, 0).train.updates]
 
 
+@pytest.mark.full
 def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_adapter(
     tracked, monkeypatch
 ):
@@ -316,6 +318,7 @@ def test_an_address_in_the_settings_is_checked_and_without_one_it_is_a_file(proj
     assert tracking_uri(None) == f"sqlite:///{os.getcwd()}/mlflow.db"
 
 
+@pytest.mark.full
 def test_a_deleted_experiment_is_named_with_the_command_that_restores_it(tracked, capsys):
     client = connect(tracking_uri(None))
     number = client.create_experiment("dopsd")
@@ -342,6 +345,7 @@ def test_results_of_other_settings_are_not_published_under_these(tracked, capsys
     assert connect(tracking_uri(None)).search_model_versions("name = 'dopsd-sudoku'") == []
 
 
+@pytest.mark.full
 def test_the_follower_sends_everything_and_ends_with_training(project):
     write_params(tracking__enabled=True)
     assert main(["train"]) == 0

@@ -23,6 +23,8 @@ from dopsd.serving.loader import _load_pyfunc
 from dopsd.tracking.client import tracking_uri
 from dopsd.tracking.log_uploader import identity
 
+pytestmark = pytest.mark.full
+
 BEST, PUZZLE = Path("runs/sudoku/d_opsd/0/best"), "0410020420430020"
 IDS = torch.arange(5, 21)[None]
 ALL = {"train__weights": "all", "train__learning_rate": 0.01}

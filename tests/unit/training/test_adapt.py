@@ -112,6 +112,7 @@ def tokens_read(folder: Path) -> float:
     return row["time/tokens_per_second"] * row["time/update_seconds"]
 
 
+@pytest.mark.full
 def test_two_ranks_learn_what_one_learns(source):
     write(updates=2)
     run = load_params().run("sudoku", ADAPTING, 0)
@@ -283,6 +284,7 @@ def test_the_names_of_its_runs_are_no_variants(project, capsys):
         assert f"ablate.variants.{name}: is a run of `dopsd adapt`" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_other_rollouts_do_not_make_the_base_anew(source, capsys):
     assert main(["adapt"]) == 0
     others = {"sampling__steps": 10, "sampling__order": "entropy", "matrix__methods": ["sft"]}
@@ -299,6 +301,7 @@ def test_other_rollouts_do_not_make_the_base_anew(source, capsys):
         assert run.model.quantization == "none" and not run.train.stop_on_collapse
 
 
+@pytest.mark.full
 def test_a_kill_after_the_base_is_there_leaves_nothing_to_remove(source, monkeypatch):
     assert main(["adapt"]) == 0
     write(learning_rate=1e-3)
@@ -311,6 +314,7 @@ def test_a_kill_after_the_base_is_there_leaves_nothing_to_remove(source, monkeyp
     assert [path.name for path in BASE.parent.glob(".*")] == []
 
 
+@pytest.mark.full
 def test_a_phase_that_ends_early_ends_in_a_base(source, monkeypatch):
     write(DISTILL)
     starved = property(lambda self: self.policy.teacher_attention == "causal" and self.update == 2)
@@ -328,6 +332,7 @@ def test_a_phase_that_ends_early_ends_in_a_base(source, monkeypatch):
     assert sha256(BASE / "model.safetensors") == base_file
 
 
+@pytest.mark.full
 def test_an_edited_base_is_kept_and_a_removed_one_is_written_again(source, capsys):
     assert main(["adapt"]) == 0
     whole = digests()
@@ -380,6 +385,7 @@ def test_a_block_causal_base_is_made_with_output_shift_0(source):
 
 
 @pytest.mark.parametrize("shift", [0, 1])
+@pytest.mark.full
 def test_the_source_goes_on_to_teach_on_answers_of_the_student(source, shift, monkeypatch, capsys):
     write(DISTILL | {"adapt__output_shift": shift})
     begin = Trainer.begin

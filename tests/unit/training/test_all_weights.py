@@ -129,6 +129,7 @@ def test_a_small_step_in_bfloat16_is_kept_in_float32_and_computes_rounded(tmp_pa
     assert torch.equal(logits(again), logits(policy))
 
 
+@pytest.mark.full
 def test_all_stages_run_and_the_settings_of_adapters_do_not_count(project):
     write_params(**ALL)
     for stage in STAGES:

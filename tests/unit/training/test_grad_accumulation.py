@@ -149,6 +149,7 @@ def test_in_lockstep_a_process_without_states_makes_as_many_passes_and_learns_no
         assert found.get("loss", (0.0, 0.0))[0] == (float(rows(4).x.sum()) if own else 0.0)
 
 
+@pytest.mark.full
 def test_auto_measures_without_a_trace(capsys):
     model, micro = Linear(), MicroBatches(AUTO, CPU)
     before = torch.get_rng_state()

@@ -64,6 +64,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("task", ["sudoku", "countdown", "chains"])
+@pytest.mark.full
 def test_a_shipped_base_is_that_of_its_settings_and_problems(tmp_path, monkeypatch, task):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "base").symlink_to(ROOT / "base")

@@ -94,6 +94,7 @@ def test_more_updates_continue_and_fewer_take_what_there_is(undisturbed, updates
         updates.clear()
 
 
+@pytest.mark.full
 def test_fewer_updates_where_no_checkpoint_is_are_learnt_again_beside_the_longer_run(
     undisturbed, updates, capsys
 ):

@@ -108,6 +108,7 @@ def test_names_of_one_checkpoint_are_one_run_and_another_start_is_another(fine_t
     assert scratch_folder(run()).name != before
 
 
+@pytest.mark.full
 def test_mlflow_names_the_start_and_the_reference_of_a_run(fine_tuned):
     pytest.importorskip("mlflow")
     write_params(train__start_from="sft", train__reference="start", tracking__enabled=True)

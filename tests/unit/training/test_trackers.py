@@ -51,6 +51,7 @@ def losses(project: Path) -> list[tuple[int, float]]:
     return [(row["update"], row["loss"]) for row in rows]
 
 
+@pytest.mark.full
 def test_each_tracker_has_every_update(losses):
     assert len(losses) == 4
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -98,6 +98,7 @@ def test_a_truncated_checkpoint_is_reported_and_the_one_before_is_used(trained, 
     assert adapter_digests() == whole
 
 
+@pytest.mark.full
 def test_a_measured_number_of_tokens_is_kept(project):
     write_params(train__updates=1, train__micro_batch_states="auto")
     assert train() == 0
