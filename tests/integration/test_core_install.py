@@ -42,6 +42,7 @@ def run(*command: str | Path, cwd: Path, status: int = 0) -> str:
 def test_the_core_samples_and_trains_without_extras(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    pytest.importorskip("uv", reason="needs uv, with which `make tools` installs where it can")
     source = tmp_path / "source"
     run("git", "clone", "--quiet", ROOT, source, cwd=tmp_path)
     module = (sys.executable, "-m")
