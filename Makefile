@@ -7,11 +7,11 @@ export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: help tools dist demo demo-full test test-all coverage toy bench load garbage lint types mlflow install up down \
+.PHONY: help tools dist demo demo-full test test-all test-integration coverage toy bench load garbage lint types mlflow install up down \
 	integration integration-compose integration-machines integration-network integration-slurm \
 	chaos code-mutations cuda tournament every-method lowest newest gpu-versions nightly reference docs docs-serve real gpu gpu-model gpu-pack
 
-ALL = 'not integration and not compose and not machines and not network and not slurm and not nightly and not cuda'
+ALONE = not compose and not machines and not network and not slurm and not nightly and not cuda
 .DEFAULT_GOAL := help
 
 help: # say what each target does
@@ -42,10 +42,13 @@ test: tools # unit tests and a few end-to-end tests
 	python -m pytest -n $(WORKERS) --dist worksteal
 
 test-all: tools # the tests of `make test` and those marked `full`
-	python -m pytest -n $(WORKERS) --dist worksteal -m $(ALL)
+	python -m pytest -n $(WORKERS) --dist worksteal -m '$(ALONE) and not integration'
+
+test-integration: tools # test-all and integration in one call, as .ci/run makes it
+	python -m pytest -n $(WORKERS) --dist worksteal -m '$(ALONE)'
 
 coverage: tools # test-all, and at least 90% of the lines of dopsd/ run
-	python -m pytest -n $(WORKERS) --dist worksteal -m $(ALL) --cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
+	python -m pytest -n $(WORKERS) --dist worksteal -m '$(ALONE) and not integration' --cov=dopsd --cov-report=term:skip-covered --cov-fail-under=90
 
 code-mutations: tools # change lines of losses, sampler, scorers and resuming at random: do the tests see it? LINES=60
 	python tests/code_mutations.py --lines $(or $(LINES),60) --seed $(or $(SEED),0)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -19,6 +21,7 @@ from dopsd.algorithms.common.config import AlgorithmConfig, IteratedGroupConfig
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.algorithms.trace_rl.config import TraceRlConfig
 from dopsd.cli.main import main
+from dopsd.config import loading
 from dopsd.pipeline.stages.prepare import RECORD
 
 TOY = ROOT / "tests" / "toy"
@@ -56,7 +59,19 @@ def small_params(**changes: object) -> dict:
 
 
 def small_yaml(**changes: object) -> str:
-    return yaml.dump(small_params(**changes), Dumper=yaml.CSafeDumper)
+    """params.yaml as text; this process need not parse it again in pure Python."""
+    text = yaml.dump(small_params(**changes), Dumper=yaml.CSafeDumper)
+    written[text] = yaml.load(text, Loader=yaml.CSafeLoader)
+    return text
+
+
+def quickly(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A parser that knows what `small_yaml` wrote."""
+    return lambda text: written[text] if text in written else parse(text)
+
+
+written: dict[str, Any] = {}
+loading._parsed = quickly(loading._parsed)
 
 
 def make(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from pydantic import Field, ValidationError
@@ -58,7 +59,7 @@ def tables_of(algorithm: str) -> Iterator[PublishedTable]:
     path = ALGORITHMS.path(algorithm, "published.yaml")
     if path is None:
         return
-    for table in YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")):
+    for table in _rows(path.read_text(encoding="utf-8")):
         try:
             yield PublishedTable.model_validate(table)
         except ValidationError as error:
@@ -68,6 +69,12 @@ def tables_of(algorithm: str) -> Iterator[PublishedTable]:
                 f"algorithm {algorithm}: published.yaml: {key}: {fault['msg']}",
                 code=Code.PLUGIN_BROKEN,
             ) from error
+
+
+@cache
+def _rows(text: str) -> list[object]:
+    rows: list[object] = YAML(typ="safe", pure=True).load(text)
+    return rows
 
 
 def published_variants(algorithm: str, task: str) -> dict[str, float]:

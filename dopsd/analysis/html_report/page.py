@@ -84,6 +84,7 @@ def render(
     return _environment().get_template(template).render(context)
 
 
+@cache
 def _environment() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
