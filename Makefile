@@ -6,6 +6,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
+# uv compiles no module: the first import does, once; without that each process needs 10 seconds more
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help tools dist demo demo-full test test-all test-integration coverage toy bench load garbage lint types mlflow install up down \
 	integration integration-compose integration-machines integration-network integration-slurm \
