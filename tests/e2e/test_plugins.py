@@ -20,6 +20,8 @@ from workspace import Workspace
 
 from dopsd.algorithms.registry import ALGORITHMS
 
+pytestmark = pytest.mark.full
+
 METHODS = ", ".join(sorted({*ALGORITHMS.names, "credited_trace_rl", "routed"})[:3])
 
 ALGORITHM_LINES = "".join(f"{name} = {package}\n" for name, package in PACKAGES.items())
@@ -108,7 +110,6 @@ def width(work: Workspace) -> int:
     return max(size for tensor in load_file(adapter).values() for size in tensor.shape[1:])
 
 
-@pytest.mark.full
 def test_the_example_and_a_toy_task_with_its_own_base_train_through_dvc(
     plugin: Path, tmp_path: Path
 ):
@@ -138,7 +139,6 @@ with prefect_test_harness(120):
 """
 
 
-@pytest.mark.full
 def test_the_example_and_a_toy_task_train_through_the_flow(plugin: Path, tmp_path: Path):
     work = begin(plugin, tmp_path / "project", "matrix.tasks=[copying]")
     shutil.copytree(ROOT / "base/sudoku", work.folder / "base/sudoku")
@@ -151,7 +151,6 @@ def test_the_example_and_a_toy_task_train_through_the_flow(plugin: Path, tmp_pat
     assert (work.folder / "reports/copying/routed/0/accuracy.png").is_file()
 
 
-@pytest.mark.full
 def test_the_flows_offer_what_entry_points_bring(plugin: Path):
     found = python(plugin, "from flows.settings import Method, Task; print(Method, Task)", 0)
     assert "'routed'" in found and "'copying'" in found

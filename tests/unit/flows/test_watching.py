@@ -119,6 +119,7 @@ def folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("trouble", [503, 500, "reset", "silence"])
+@pytest.mark.full
 def test_a_view_outlives_a_short_failure_of_the_server(folder, server, trouble, capsys):
     server.trouble = [trouble, trouble]
     assert main(["run"]) == 0, capsys.readouterr().err

@@ -125,8 +125,8 @@ def key_of(path: Path) -> str:
 
 
 @cache
-def keys_of(*modules: str) -> set[str]:
-    return {key_of(path) for path in sources(*modules).values()} - {""}
+def keys_of(module: str) -> set[str]:
+    return {key_of(path) for path in sources(module).values()} - {""}
 
 
 @pytest.mark.parametrize("stage", sorted(stages().keys() - OTHER_NUMBERS))
@@ -139,9 +139,8 @@ def test_a_stage_depends_on_the_numbers_of_the_code_that_it_imports(stage: str):
             modules += [f"dopsd.tasks.{task}.task"] if f"tasks.{task}" in keys else []
             is_learning = f"algorithms.{algorithm}" in keys
             modules += [f"dopsd.algorithms.{algorithm}.algorithm"] if is_learning else []
-            needed = keys_of(*modules) - {
-                f"algorithms.{parent}" for parent in FAMILIES.get(algorithm, ())
-            }
+            needed = set().union(*map(keys_of, modules))
+            needed -= {f"algorithms.{parent}" for parent in FAMILIES.get(algorithm, ())}
             assert needed <= keys, f"{stage} with {algorithm} on {task}"
 
 

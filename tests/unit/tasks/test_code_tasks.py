@@ -154,7 +154,7 @@ def cannot_be_a_user() -> str:
 
 
 @needs_sandbox
-@pytest.mark.parametrize("who", ["me", "an ordinary user"])
+@pytest.mark.parametrize("who", ["me", pytest.param("an ordinary user", marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_program_scores_nothing_and_leaves_nothing(
     name: str, who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

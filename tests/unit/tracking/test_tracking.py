@@ -242,6 +242,7 @@ def test_a_line_still_being_written_is_left_for_later(tmp_path):
     assert whole_rows(log) == [{"update": 1, "loss": 2.0}]
 
 
+@pytest.mark.full
 def test_a_server_that_is_gone_neither_stops_training_nor_hides(tracked, capsys):
     write_params(tracking__enabled=True, tracking__uri="http://127.0.0.1:9")
     assert main(["train", "--seed", "1"]) == 0

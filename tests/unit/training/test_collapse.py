@@ -55,6 +55,7 @@ def flags(
 @pytest.mark.parametrize(
     "right", [0.77, *(pytest.param(share, marks=pytest.mark.full) for share in (0.33, 0.2))]
 )
+@pytest.mark.full
 def test_chance_alone_is_seldom_taken_for_a_collapse_and_a_real_one_is_seen(right):
     """Right or wrong, four problems a collect: a policy that stays as it is, and one that answers
     nothing any more.

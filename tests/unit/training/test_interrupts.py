@@ -123,6 +123,7 @@ def test_a_stop_within_an_update_keeps_the_whole_collect_before_it(project, monk
         assert main(["train"]) == 0
 
 
+@pytest.mark.full
 def test_two_ranks_stop_together_though_only_one_hears_of_it(project):
     write_params(train__updates=5, launch__processes=2)
     assert forks.statuses(forks.start_ranks(2, forks.command, "train")) == [0, 0]
@@ -139,6 +140,7 @@ def test_two_ranks_stop_together_though_only_one_hears_of_it(project):
     assert adapter_digests() == whole
 
 
+@pytest.mark.full
 def test_no_rank_leaves_before_the_checkpoint_has_its_name(project):
     """torchrun kills the others half a minute after the first has ended."""
     write_params(train__updates=1, launch__processes=2)

@@ -63,6 +63,7 @@ def test_groups_on_two_ranks_give_the_loss_and_gradient_of_one(project, method: 
     assert_same_gradients(alone, together, len(one["states"]))
 
 
+@pytest.mark.full
 def test_two_ranks_that_start_from_a_checkpoint_give_the_gradient_of_one(project):
     """The start is also the reference of the KL penalty; another start gives other gradients."""
     write_params(train__learning_rate=0.01)
@@ -94,14 +95,14 @@ def assert_same_gradients(
 
 
 RANKED = sorted({*methods_with(GroupConfig)} - {"wd1", "spg"})
-QUICK = {"diffu_grpo", "trace_rl"}
+QUICK = {"trace_rl"}
 
 
 @pytest.mark.parametrize(
     ("method", "weights"),
     [
         *((name, "lora") if name in QUICK else slow(name, "lora") for name in RANKED),
-        ("espo", "all"),
+        slow("espo", "all"),
     ],
 )
 def test_gradients_of_policy_gradient_methods_do_not_depend_on_ranks(
@@ -120,6 +121,7 @@ def test_gradients_of_policy_gradient_methods_do_not_depend_on_ranks(
 
 
 @pytest.mark.parametrize(("method", "draws"), [("d_opsd", 2), slow("vrpo", 2), ("vrpo", 1)])
+@pytest.mark.full
 def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project, method: str, draws: int):
     """Uneven work again, of forwards too: whoever has none takes part in the other's. Its
     activations are computed again. A pair of vrpo takes as many forwards as draws.
@@ -145,6 +147,7 @@ def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project, method: str
 
 
 @pytest.mark.parametrize("place", [slow("forward"), "backward"])
+@pytest.mark.full
 def test_a_rank_of_a_sharded_base_without_memory_says_what_to_lower(project, place: str):
     """The other one waits in the same pass, and ends as when a rank is lost."""
     write_params(train__prompts_per_collect=3, launch__shard=True, train__micro_batch_states=16)
