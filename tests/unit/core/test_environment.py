@@ -51,7 +51,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
     with http.server.HTTPServer(("127.0.0.1", 0), Healthy) as healthy:
-        threading.Thread(target=healthy.serve_forever, daemon=True).start()
+        threading.Thread(target=healthy.serve_forever, args=(0.02,), daemon=True).start()
         yield str(healthy.server_address[1])
         healthy.shutdown()
 

@@ -97,7 +97,7 @@ def run(kind: str) -> dict[str, object]:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Server]:
     serving = Server()
-    Thread(target=serving.serve_forever, daemon=True).start()
+    Thread(target=serving.serve_forever, args=(0.02,), daemon=True).start()
     address = f"http://127.0.0.1:{serving.server_address[1]}/api"
     monkeypatch.setattr(watching, "LOOK_EVERY", 0.01)
     monkeypatch.setattr(runs, "LOOK_EVERY", 0.01)

@@ -117,6 +117,7 @@ def forwards() -> None:
     Path("faults").write_text(str((faults[-1] - faults[1]) / 3))
 
 
+@pytest.mark.full
 def test_a_forward_pass_on_a_cpu_takes_no_fresh_pages_from_linux(tmp_path, monkeypatch):
     """glibc alone gives freed memory back: 4,000 to 18,000 faults in each of these passes."""
     monkeypatch.chdir(tmp_path)

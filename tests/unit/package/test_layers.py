@@ -96,6 +96,7 @@ def test_libraries_come_in_only_where_they_are_allowed():
     assert [(top, room) for top, room in found if room not in DOORS[top]] == []
 
 
+@cache
 def stages() -> dict:
     return yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 

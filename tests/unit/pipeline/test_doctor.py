@@ -96,7 +96,7 @@ def test_a_taken_port_and_a_server_that_answers_are_seen(monkeypatch):
             self.end_headers()
 
     with http.server.HTTPServer(("127.0.0.1", 0), Healthy) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         port = server.server_address[1]
         monkeypatch.setattr(services, "PORTS", {"MLflow": port, "Prefect": port})
         ours, foreign = services.ports(params())
@@ -139,7 +139,7 @@ def test_a_prefect_server_without_a_worker_or_unknown_to_the_shell_is_seen(monke
     (silent,) = services.prefect_server(params())
     assert "`source work/services/env` sets PREFECT_API_URL" in silent.advice
     with http.server.HTTPServer(("127.0.0.1", 0), Prefect) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{server.server_address[1]}/api")
         assert [f.is_fit for f in services.prefect_server(params())] == [True, None]
         status[0] = "ONLINE"

@@ -22,10 +22,6 @@ from dopsd.core.tensor_files import load_tensors
 from dopsd.training.trainer import Trainer
 
 
-def slow(*values: object) -> object:
-    return pytest.param(*values, marks=pytest.mark.full)
-
-
 def gradients_of(
     ranks: int, name: str, method: str = "d_opsd"
 ) -> tuple[dict[str, torch.Tensor], dict]:
@@ -37,6 +33,7 @@ def gradients_of(
     return load_tensors(Path(name)), json.loads(Path(name).with_suffix(".json").read_text())
 
 
+@pytest.mark.full
 def test_loss_and_gradient_of_two_ranks_are_those_of_one_to_rounding(project):
     """Uneven work: a rank has no kept trajectory of its own, and learns from half of the other's
     states.
@@ -53,7 +50,8 @@ def test_loss_and_gradient_of_two_ranks_are_those_of_one_to_rounding(project):
     assert_same_gradients(alone, together, len(one["states"]))
 
 
-@pytest.mark.parametrize("method", [slow("wd1"), "spg"])
+@pytest.mark.parametrize("method", ["wd1", "spg"])
+@pytest.mark.full
 def test_groups_on_two_ranks_give_the_loss_and_gradient_of_one(project, method: str):
     """Two problems and one: uneven."""
     write_params(train__prompts_per_collect=3)
@@ -95,16 +93,13 @@ def assert_same_gradients(
 
 
 RANKED = sorted({*methods_with(GroupConfig)} - {"wd1", "spg"})
-QUICK = {"trace_rl"}
 
 
 @pytest.mark.parametrize(
     ("method", "weights"),
-    [
-        *((name, "lora") if name in QUICK else slow(name, "lora") for name in RANKED),
-        slow("espo", "all"),
-    ],
+    [*((name, "lora") for name in RANKED), ("espo", "all")],
 )
+@pytest.mark.full
 def test_gradients_of_policy_gradient_methods_do_not_depend_on_ranks(
     project, method: str, weights: str
 ):
@@ -120,7 +115,7 @@ def test_gradients_of_policy_gradient_methods_do_not_depend_on_ranks(
     assert whole.norm() > 0 and gap.norm() < 1e-6 * whole.norm()
 
 
-@pytest.mark.parametrize(("method", "draws"), [("d_opsd", 2), slow("vrpo", 2), ("vrpo", 1)])
+@pytest.mark.parametrize(("method", "draws"), [("d_opsd", 2), ("vrpo", 2), ("vrpo", 1)])
 @pytest.mark.full
 def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project, method: str, draws: int):
     """Uneven work again, of forwards too: whoever has none takes part in the other's. Its
@@ -146,7 +141,7 @@ def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project, method: str
     assert all(torch.equal(parts[name], tensor) for name, tensor in whole.items())
 
 
-@pytest.mark.parametrize("place", [slow("forward"), "backward"])
+@pytest.mark.parametrize("place", ["forward", "backward"])
 @pytest.mark.full
 def test_a_rank_of_a_sharded_base_without_memory_says_what_to_lower(project, place: str):
     """The other one waits in the same pass, and ends as when a rank is lost."""
