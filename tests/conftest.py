@@ -5,6 +5,7 @@ stages in.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import shutil
 import signal
@@ -53,6 +54,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         if count := sum(word in reason for reason in reasons):
             line = f"{count} tests need {word}: apt-get install {package}"
             terminalreporter.write_line(line)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is loaded by now out of the searches for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @contextlib.contextmanager

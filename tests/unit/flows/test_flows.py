@@ -122,6 +122,7 @@ def test_lines_come_in_order_and_watchers_are_called():
     ]
 
 
+@pytest.mark.full
 def test_a_run_begins_when_commands_of_the_one_before_have_saved(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = (
@@ -139,6 +140,7 @@ def test_a_run_begins_when_commands_of_the_one_before_have_saved(tmp_path, monke
     guard.wait()
 
 
+@pytest.mark.full
 def test_a_stop_ends_commands_of_all_tasks_at_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(running, "PATIENCE", 1.0)

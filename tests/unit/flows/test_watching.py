@@ -159,6 +159,7 @@ def test_a_server_that_is_away_is_temporary_and_to_be_started_where_it_was(
 
 
 @pytest.mark.parametrize(("trouble", "status"), [("silence", 75), (503, 75), (404, 2)])
+@pytest.mark.full
 def test_only_a_server_that_is_away_or_fails_is_temporary(server, trouble, status):
     server.trouble = [trouble] * 9
     with pytest.raises(DopsdError) as raised, runs.connection("attach") as client:

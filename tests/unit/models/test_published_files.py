@@ -52,8 +52,13 @@ def count(config) -> int:
     [
         ("apple/DiffuCoder-7B-Instruct", "Dream", 7_615_616_512),
         ("JetLM/SDAR-4B-Chat", "sdar", 4_411_424_256),
-        ("inclusionAI/LLaDA2.1-mini", "llada2_moe", 16_255_643_392),
-        ("inclusionAI/dFactory, llada2_mini", "llada2_moe", 16_255_643_392),
+        pytest.param(
+            *("inclusionAI/LLaDA2.1-mini", "llada2_moe", 16_255_643_392), marks=pytest.mark.full
+        ),
+        pytest.param(
+            *("inclusionAI/dFactory, llada2_mini", "llada2_moe", 16_255_643_392),
+            marks=pytest.mark.full,
+        ),
         ("inclusionAI/LLaDA-MoE-7B-A1B-Instruct", "llada_moe", 7_356_880_896),
     ],
 )

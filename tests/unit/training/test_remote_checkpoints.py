@@ -72,6 +72,7 @@ def whole(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         ),
     ],
 )
+@pytest.mark.full
 def test_another_machine_continues_from_whole_copies_to_the_same_bytes(
     whole: dict[str, str],
     remote: Path,
