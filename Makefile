@@ -40,7 +40,7 @@ demo-full: install
 	DOPSD_ALLOW_RETRAIN=force dopsd repro --force pretrain
 	$(MAKE) demo
 
-test: tools # unit tests and a few end-to-end tests
+test: tools # the first tier: unit tests
 	python -m pytest -n $(WORKERS) --dist worksteal
 
 test-all: tools # the tests of `make test` and those marked `full`

@@ -47,7 +47,6 @@ def test_small_values_and_their_gradients_are_true(found):
     assert found["gradients"] == [6.0, 16.0]
 
 
-@pytest.mark.full
 def test_doctor_checks_the_card(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     printed = " ".join(runs.output(runs.start("run", "doctor"), 1).split())  # no params.yaml here

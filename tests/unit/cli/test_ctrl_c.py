@@ -50,8 +50,8 @@ def interrupted_at(module: str, *words: str) -> tuple[int, str]:
         ("datetime", ["--help"]),  # within pydantic's extension, which panics at an exception
         ("pydantic", ["summary"]),
         ("torch._C", ["sample"]),
-        pytest.param("torch.nn.functional", ["train"], marks=pytest.mark.full),
-        pytest.param("accelerate.utils.imports", ["train"], marks=pytest.mark.full),
+        ("torch.nn.functional", ["train"]),
+        ("accelerate.utils.imports", ["train"]),
     ],
 )
 def test_ctrl_c_while_modules_load_is_one_line(project: Path, module: str, words: list[str]):

@@ -69,13 +69,8 @@ FULL, READ_ONLY = "No space left on device", "Read-only file system"
     ("place", "options", "named"),
     [
         ("runs", "size=2m", f"{FULL}: runs; free some space"),
-        *(
-            pytest.param(*each, marks=pytest.mark.full)
-            for each in (
-                ("runs", "size=2m,ro", f"{READ_ONLY}: runs; fix this"),
-                (".dvc/cache", "size=2m", f"{FULL}: .dvc/cache/files/md5/c9; free some space"),
-            )
-        ),
+        ("runs", "size=2m,ro", f"{READ_ONLY}: runs; fix this"),
+        (".dvc/cache", "size=2m", f"{FULL}: .dvc/cache/files/md5/c9; free some space"),
     ],
 )
 def test_a_disk_that_fails_is_named_and_keeps_no_part_of_a_copy(folder, place, options, named):
@@ -110,7 +105,7 @@ def test_what_a_killed_copy_left_goes_with_the_next_command_and_nothing_else(fol
 
 @pytest.mark.parametrize(
     ("place", "named"),
-    [("work", "work/writer.lock"), pytest.param("site", "site", marks=pytest.mark.full)],
+    [("work", "work/writer.lock"), ("site", "site")],
 )
 def test_a_disk_on_which_no_lock_or_list_fits_is_named(folder, monkeypatch, place, named):
     monkeypatch.setenv("DVC_SITE_CACHE_DIR", "site")  # of DVC's lists of files

@@ -141,7 +141,7 @@ def test_a_writer_is_not_suspended_and_a_second_one_waits_for_it_and_finds_the_w
 
 
 @pytest.mark.parametrize(  # dash would stay between DVC and its stage, and die of SIGTERM
-    "shell", ["/bin/sh", pytest.param("/bin/bash", marks=pytest.mark.full)]
+    "shell", ["/bin/sh", "/bin/bash"]
 )
 def test_a_sigterm_to_every_process_lets_the_stage_save_once_and_dvc_wait_for_it(
     pipeline, monkeypatch, shell
@@ -172,7 +172,6 @@ def test_a_stage_whose_dvc_is_killed_before_it_has_loaded_does_not_begin(project
     assert not list(Path("work").glob("train-*"))
 
 
-@pytest.mark.full
 def test_a_stop_that_one_stage_is_too_far_on_to_hear_ends_the_next(pipeline):
     """A stage that has made its last forward publishes and ends well; DVC would go on with the
     others for hours.
@@ -196,7 +195,8 @@ def test_a_stop_that_one_stage_is_too_far_on_to_hear_ends_the_next(pipeline):
     "cut",
     [
         b"schema: '2.0'\nstages:\n  one:\n    de",
-        *(pytest.param(cut, marks=pytest.mark.full) for cut in (b"", b"schema:")),
+        b"",
+        b"schema:",
     ],
 )
 def test_after_a_kill_that_cut_off_the_lock_file_no_stage_runs_again(pipeline, cut):
@@ -214,7 +214,6 @@ def test_after_a_kill_that_cut_off_the_lock_file_no_stage_runs_again(pipeline, c
     assert repro_at_once("one")[0] != 0 and Path("dvc.lock").read_bytes() == merged
 
 
-@pytest.mark.full
 def test_after_a_kill_before_the_first_entry_of_the_run_cache_the_stage_runs_again(pipeline):
     Path("work/go_on").touch()
     assert repro_at_once("one")[0] == 0
@@ -252,7 +251,6 @@ def test_what_is_no_file_among_the_users_rows_is_named_before_dvc_waits_for_it(f
     assert not Path("dvc.lock").exists()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("moment", ["dvc.lock", ".dvc/cache/files", ".dvc/cache/runs"])
 def test_a_run_that_is_killed_while_dvc_writes_ends_with_the_same_command(pipeline, moment):
     Path("work/go_on").touch()
@@ -276,7 +274,6 @@ def test_a_killed_guard_of_a_flow_stops_what_it_had_started(pipeline):
     wait_for(lambda: not LOCK.exists())
 
 
-@pytest.mark.full
 def test_the_exit_status_and_the_words_are_those_of_dvc(pipeline):
     words = [[sys.executable, "-m", door, "repro", "no-such-stage"] for door in ("dvc", "dopsd")]
     found = [subprocess.run(each, capture_output=True, text=True) for each in words]
@@ -310,7 +307,6 @@ def test_a_killed_writer_takes_dvc_along_and_the_next_one_continues(pipeline):
     assert sorted(Path("work").iterdir()) == [Path("work/events"), Path("work/go_on")]
 
 
-@pytest.mark.full
 def test_a_writer_that_was_stopped_while_its_lease_ended_ends_and_the_next_finds_its_dvc(pipeline):
     """Only SIGSTOP does this: Ctrl-Z is refused. DVC goes on, and nothing runs twice."""
     writer = repro()

@@ -135,7 +135,6 @@ def server(tmp_path: Path):
         process.wait(60)
 
 
-@pytest.mark.full
 def test_two_published_runs_and_a_collapsed_one_on_a_real_server(finished, server, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
     write_params(tracking__enabled=True, matrix__methods=["d_opsd", "rft"])

@@ -170,7 +170,6 @@ def ask(address: str, request: object) -> dict:
         return json.load(answer)
 
 
-@pytest.mark.full
 def test_mlflow_serves_the_champion_and_refuses_a_tampered_one(in_store):
     greedy, warm = expected(), expected(0.9, 3)
     with served() as (address, process):

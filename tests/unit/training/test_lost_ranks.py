@@ -18,7 +18,7 @@ from dopsd.distributed.launch import launch
 pytestmark = pytest.mark.full
 
 
-@pytest.mark.parametrize(("dead", "update"), [pytest.param(1, 1, marks=pytest.mark.full), (0, 3)])
+@pytest.mark.parametrize(("dead", "update"), [(1, 1), (0, 3)])
 def test_the_others_end_soon_and_a_rerun_continues_from_the_last_checkpoint(
     project, dead: int, update: int
 ):
