@@ -98,7 +98,7 @@ def test_a_base_of_another_kind_is_rehearsed(family: str, tmp_path: Path, monkey
     assert main(words_of(family)) == 0
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_every_stage_of_a_profile_runs_and_its_cost_is_notified(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     assert main([*words_of("llada-8b"), "--hardware", "4x80gb"]) == 0
