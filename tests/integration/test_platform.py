@@ -1,19 +1,15 @@
 """`make integration`: compose.yaml's pieces run for real without containers: PostgreSQL, S3,
-Prefect, MLflow, DVC, and a worker that ends by itself when its container is stopped, idle or in
-training.
+Prefect, MLflow, a worker, DVC.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 from composed import LIST, Postgres, Stack, Store, postgres_programs
-from waiting import until
 from workspace import Workspace, overrides
 
 from dopsd.core.fingerprint import sha256
@@ -45,10 +41,9 @@ def test_the_embedded_default_runs_on_the_composed_platform(tmp_path: Path):
         for name in ("prefect", "mlflow"):
             stack.start(name)
             stack.until_healthy(name)
-        start_worker(stack, workspace)
+        stack.start("worker", DOPSD_WORKSPACE=str(workspace))
         run_and_check(stack, database, workspace)
-        share(stack, workspace, tmp_path / "third")
-        stop_the_worker_idle_and_in_training(stack, workspace)
+        share(stack, origin, workspace, tmp_path / "third")
     finally:
         stack.stop()
         store.stop()
@@ -59,6 +54,7 @@ def run_and_check(stack: Stack, database: Postgres, workspace: Path) -> None:
     """The deployment, from a client that knows the server alone; what it leaves in both databases
     and the store.
     """
+    stack.until_healthy("worker")
     asked = f"overrides={json.dumps(overrides())}"
     stack.run(
         "prefect", "deployment", "run", "dopsd/train", "--watch", "--param", asked, like="worker"
@@ -85,7 +81,7 @@ def run_and_check(stack: Stack, database: Postgres, workspace: Path) -> None:
     assert sha256(got / "adapter_model.safetensors") == sha256(workspace / ADAPTER)
 
 
-def share(stack: Stack, workspace: Path, third: Path) -> None:
+def share(stack: Stack, origin: Workspace, workspace: Path, third: Path) -> None:
     """What the worker made reaches another clone through the store, byte for byte."""
     stack.run("dvc", "push", "--quiet", like="worker", cwd=workspace)
     third.mkdir()
@@ -94,73 +90,3 @@ def share(stack: Stack, workspace: Path, third: Path) -> None:
         shutil.copyfile(workspace / name, third / name)
     stack.run("dvc", "pull", "--quiet", like="worker", cwd=third)
     assert sha256(third / ADAPTER) == sha256(workspace / ADAPTER)
-
-
-def start_worker(stack: Stack, workspace: Path) -> None:
-    changes = {"PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "1"}
-    stack.start("worker", DOPSD_WORKSPACE=str(workspace), **changes)
-    stack.until_healthy("worker")
-
-
-def stop_the_worker_idle_and_in_training(stack: Stack, workspace: Path) -> None:
-    """It ends by itself and saves, and its run hears of a cancellation at any time."""
-    worker, started = stack.running["worker"], time.monotonic()
-    worker.terminate()
-    assert worker.wait(60) == 143
-    assert time.monotonic() - started < 60
-    start_worker(stack, workspace)
-    cancel_after_the_server_was_away(stack, workspace)
-    before = saved(workspace)
-    train_for_long(stack, workspace)
-    worker = stack.running["worker"]
-    worker.terminate()
-    assert worker.wait(180) == 143
-    assert saved(workspace) > before
-    start_worker(stack, workspace)  # the run goes on
-    until(lambda: done(workspace) > saved(workspace))
-
-
-def saved(workspace: Path) -> int:
-    """Newest update with a checkpoint; 0 if there is none."""
-    found = workspace.glob("work/train-*/step-??????/state.json")
-    return max((int(path.parent.name[5:]) for path in found), default=0)
-
-
-def done(workspace: Path) -> int:
-    """Updates of the training in progress."""
-    state = workspace / "work/train.json"
-    return int(json.loads(state.read_text())["done"]) if state.is_file() else 0
-
-
-def train_for_long(stack: Stack, workspace: Path) -> None:
-    """Start a run, or continue it, and wait until it trains."""
-    before = saved(workspace)
-    changes = overrides() | {"train.updates": 20000, "train.checkpoint_every": 10000}
-    asked = f"overrides={json.dumps(changes | {'tracking.enabled': False})}"
-    words = ("prefect", "deployment", "run", "dopsd/train", "--param", asked)
-    stack.run(*words, like="worker")
-    until(lambda: done(workspace) >= before + 2)
-
-
-def cancel_after_the_server_was_away(stack: Stack, workspace: Path) -> None:
-    """Prefect's worker stops to ask for cancellations then; the flow asks by itself."""
-    before, log = saved(workspace), stack.folder / "worker.log"
-    train_for_long(stack, workspace)
-    Stack.end(stack.running["prefect"])
-    until(lambda: "flow run cancellation will fail" in log.read_text())
-    stack.start("prefect")
-    stack.until_healthy("prefect")
-    words = ("prefect", "flow-run", "ls", "--state", "RUNNING", "-o", "json")
-    (running,) = json.loads(stack.run(*words, like="worker"))
-    assert saved(workspace) == before
-    stack.run("prefect", "flow-run", "cancel", running["id"], like="worker")
-    until(lambda: saved(workspace) > before)
-    until(lambda: not [p for p in psutil.process_iter() if "prefect.engine" in cmdline(p)])
-
-
-def cmdline(process: psutil.Process) -> list[str]:
-    """Words of a process of the worker's workspace; none of another, or of one that is gone."""
-    try:
-        return process.cmdline() if "workspace" in process.cwd() else []
-    except psutil.Error:
-        return []
