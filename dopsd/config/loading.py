@@ -123,7 +123,7 @@ def parse_yaml(text: str, fault: str) -> Any:  # noqa: ANN401  # any YAML value
 
 @lru_cache(maxsize=16)
 def _parsed(text: str) -> Any:  # noqa: ANN401  # any YAML value
-    """Parse a text once: a command reads params.yaml several times, a tenth of a second each."""
+    """Parse a text once: a command reads params.yaml several times, 40 ms and more each."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an anchor may be used again
         return YAML(typ="safe", pure=True).load(text)
