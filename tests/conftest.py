@@ -180,6 +180,23 @@ def trained_once(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return after_stages(prepared, tmp_path_factory, "trained", "train")
 
 
+@pytest.fixture(scope="session")
+def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout after `dvc repro` of the small settings; its cache spares others the stages."""
+    import json
+    import sys
+
+    from workspace import Workspace, overrides
+
+    def make(folder: Path) -> None:
+        made = Workspace(folder / "project", is_warm=True)
+        words = [f"--set={key}={json.dumps(value)}" for key, value in overrides().items()]
+        made.run(sys.executable, "-m", "dopsd", "params", "--profile", "embedded", *words)
+        made.repro()
+
+    return built_once(tmp_path_factory, "reproduced", make) / "project"
+
+
 @pytest.fixture
 def trained(trained_once: Path, project: Path) -> Path:
     """The project after training alone."""

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import ROOT, small_params, small_yaml
 from warm_python import warm_bin
 
@@ -71,6 +72,18 @@ class Workspace:
     def repro(self, *words: str) -> set[str]:
         """Names of the stages that ran."""
         return ran(self.dvc(*REPRO, *words))
+
+
+def take_cache(of: Path, folder: Path) -> None:
+    """Let a checkout know the results of another, as a machine that has pulled them."""
+    shutil.copytree(of / ".dvc/cache", folder / ".dvc/cache", dirs_exist_ok=True)
+
+
+def results(folder: Path) -> dict[str, object]:
+    """Hash of every output by path, from dvc.lock, and the metrics."""
+    stages = yaml.safe_load((folder / "dvc.lock").read_text())["stages"]
+    outs = {out["path"]: out["md5"] for stage in stages.values() for out in stage["outs"]}
+    return outs | {path: (folder / path).read_text() for path in outs if path.endswith(".json")}
 
 
 def ran(said: str) -> set[str]:

@@ -1,5 +1,5 @@
-"""The algorithms of examples/plugin and a toy task, found by their entry points, through DVC and
-through the flow.
+"""The algorithms of examples/plugin and a toy task, found by their entry points, through the flow
+and through DVC.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from conftest import ROOT
 from example_plugin import FOLDER, PACKAGES
 from forks import output, script, start, statuses
 from safetensors.numpy import load_file
-from workspace import Workspace
+from workspace import Workspace, ran
 
 from dopsd.algorithms.registry import ALGORITHMS
 
@@ -110,27 +110,6 @@ def width(work: Workspace) -> int:
     return max(size for tensor in load_file(adapter).values() for size in tensor.shape[1:])
 
 
-def test_the_example_and_a_toy_task_with_its_own_base_train_through_dvc(
-    plugin: Path, tmp_path: Path
-):
-    work = begin(plugin, tmp_path / "project", "matrix.tasks=[sudoku, copying]")
-    settings = yaml.safe_load((work.folder / "params.yaml").read_text())
-    assert settings["method"]["routed"]["teach"] == "better"
-    stages = ("evaluate_base@copying", "report@copying-routed-0")
-    work.run(sys.executable, "-m", "dopsd", "repro", *stages)
-    costs = json.loads((work.folder / "runs/copying/routed/0/train.json").read_text())
-    assert costs["updates"] == 2 and width(work) == 128
-    assert (work.folder / "reports/copying/routed/0/accuracy.png").is_file()
-    (plugin / "verified_future/routed/__init__.py").write_text("RECIPE = 3\n")
-    work.run(sys.executable, "-m", "dopsd", "repro", "--dry", "prepare@copying")
-    stale = json.loads(work.dvc("status", "--json"))
-    assert "train@copying-routed-0" in stale and "evaluate_base@copying" not in stale
-    (work.folder / "base/copying/chat_template.jinja").write_text("another base")
-    stale = json.loads(work.dvc("status", "--json"))
-    found = [each.get("changed deps") for each in stale["evaluate_base@copying"]]
-    assert {"base": "modified"} in found
-
-
 FLOW = """
 from prefect.testing.utilities import prefect_test_harness
 with prefect_test_harness(120):
@@ -139,9 +118,13 @@ with prefect_test_harness(120):
 """
 
 
-def test_the_example_and_a_toy_task_train_through_the_flow(plugin: Path, tmp_path: Path):
+def test_the_example_and_a_toy_task_with_its_own_base_train_through_the_flow_and_dvc(
+    plugin: Path, tmp_path: Path
+):
     work = begin(plugin, tmp_path / "project", "matrix.tasks=[copying]")
-    shutil.copytree(ROOT / "base/sudoku", work.folder / "base/sudoku")
+    settings = yaml.safe_load((work.folder / "params.yaml").read_text())
+    assert settings["method"]["routed"]["teach"] == "better"
+    shutil.copytree(ROOT / "base/sudoku", work.folder / "base/sudoku")  # stages depend on it
     work.env["PREFECT_API_URL"] = ""
     assert "['copying/routed/0']" in work.run(sys.executable, "-c", FLOW)
     folder = work.folder / "runs/copying/routed/0"
@@ -149,6 +132,19 @@ def test_the_example_and_a_toy_task_train_through_the_flow(plugin: Path, tmp_pat
     assert costs["updates"] == 2 and width(work) == 128
     assert len(list((folder / "train").glob("step-*"))) == 2
     assert (work.folder / "reports/copying/routed/0/accuracy.png").is_file()
+    assert "Running stage" not in work.run(sys.executable, "-m", "dopsd", "repro")
+
+    work.run(sys.executable, "-m", "dopsd", "params", "--set=train.learning_rate=0.002")
+    said = work.run(sys.executable, "-m", "dopsd", "repro", "train@copying-routed-0")
+    assert ran(said) == {"train"}
+    (plugin / "verified_future/routed/__init__.py").write_text("RECIPE = 3\n")
+    work.run(sys.executable, "-m", "dopsd", "repro", "--dry", "prepare@copying")
+    stale = json.loads(work.dvc("status", "--json"))
+    assert "train@copying-routed-0" in stale and "evaluate_base@copying" not in stale
+    (work.folder / "base/copying/chat_template.jinja").write_text("another base")
+    stale = json.loads(work.dvc("status", "--json"))
+    found = [each.get("changed deps") for each in stale["evaluate_base@copying"]]
+    assert {"base": "modified"} in found
 
 
 def test_the_flows_offer_what_entry_points_bring(plugin: Path):

@@ -1,4 +1,6 @@
-"""`dopsd run`, `attach` and `cancel` against the real services, and `dopsd run --local`."""
+"""`dopsd run`, `attach` and `cancel` against the services, which give the bytes of `dvc repro`;
+and `dopsd run --local`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 from ports import free_port
 from terminals import BOUND, CTRL_C, Terminal
-from workspace import Workspace
+from workspace import Workspace, results, take_cache
 
 DOPSD = (sys.executable, "-m", "dopsd")
 SERVICES = (sys.executable, "infra/local/services.py")
@@ -46,11 +48,16 @@ def updates_done(folder: Path) -> int:
     return json.loads((folder / "work/train.json").read_text())["done"]
 
 
-def test_a_run_is_started_watched_left_and_cancelled_and_a_wrong_one_is_never_submitted(tmp_path):
-    project = Project(tmp_path / "project")
+def test_a_run_is_started_watched_left_and_cancelled_and_a_wrong_one_is_never_submitted(
+    reproduced, tmp_path
+):
+    by_dvc, project = results(reproduced), Project(tmp_path / "project")
     ports = {name: free_port() for name in ("prefect", "mlflow")}
     try:
-        project.run(*SERVICES, "up", *(f"--{name}-port={port}" for name, port in ports.items()))
+        told = project.run(
+            *SERVICES, "up", *(f"--{name}-port={port}" for name, port in ports.items())
+        )
+        assert "`source work/services/env`: prefect deployment run dopsd/train" in told
         project.env = {k: v for k, v in project.env.items() if k != "PREFECT_API_URL"}
 
         refused = project.dopsd("run", "--set", "train.updats=5")
@@ -67,7 +74,10 @@ def test_a_run_is_started_watched_left_and_cancelled_and_a_wrong_one_is_never_su
         assert re.search(rf"train {KEY}: done after \d+:\d\d\n", watched.stdout)
         assert re.search(r"accuracy: update [12], selected: [\d.]+% \[", watched.stdout)
         assert f"Prefect: http://127.0.0.1:{ports['prefect']}/runs/flow-run/" in watched.stdout
-        assert (project.folder / f"runs/{KEY}/test.json").is_file()
+        assert results(project.folder) == by_dvc and project.repro() == set()
+        names = ("train/checkpoints.json", "evaluate.json", "best", "test.json")
+        wanted = {"data/sudoku/train.jsonl", "base/sudoku", *(f"runs/{KEY}/{n}" for n in names)}
+        assert wanted <= by_dvc.keys()
 
         screen = project.terminal("run", *LONG)
         screen.until(r"\d+ of 5000, [\d.]+/s, [\d:]+ left")
@@ -97,14 +107,15 @@ def test_a_run_is_started_watched_left_and_cancelled_and_a_wrong_one_is_never_su
         assert project.ask(ports["prefect"], "flow_runs/count") == 2
     finally:
         ended = project.run(*SERVICES, "down")
-    assert "killed" not in ended
+    assert ended.count("stopped ") == 3 and "killed" not in ended
     away = project.dopsd("attach")
     assert away.returncode == 75
     assert "run `make up` and `source work/services/env`" in away.stderr
 
 
-def test_a_local_run_shows_the_stages_and_ctrl_c_saves(tmp_path):
+def test_a_local_run_shows_the_stages_and_ctrl_c_saves(reproduced, tmp_path):
     project = Project(tmp_path / "project")
+    take_cache(reproduced, project.folder)
     screen = project.terminal("run", "--local", *LONG)
     screen.until(r"[1-9]\d* of 5000, [\d.]+/s, [\d:]+ left")
     screen.press(CTRL_C)
@@ -112,7 +123,7 @@ def test_a_local_run_shows_the_stages_and_ctrl_c_saves(tmp_path):
     assert re.search(r"stopped by SIGINT; saved at update [1-9]\d* in work/train-", screen.text)
     assert f"■ train {KEY}" in screen.text
 
-    piped = project.dopsd("run", "--local", *SHORT)
+    piped = project.dopsd("run", "--local", *SHORT, "--set", "evaluate.bootstrap=101")
     assert piped.returncode == 0, piped.stdout + piped.stderr
     assert "prepare sudoku: up to date\n" in piped.stdout
     assert re.search(r"accuracy: [\d.]+% \[[\d.]+, [\d.]+\] on 12 problems", piped.stdout)
@@ -120,6 +131,6 @@ def test_a_local_run_shows_the_stages_and_ctrl_c_saves(tmp_path):
 
     stages = project.folder / "dvc.yaml"
     stages.write_text(stages.read_text().replace("dopsd prepare", "dopsd preparee"))
-    failed = project.dopsd("run", "--local", *SHORT)
+    failed = project.dopsd("run", "--local", *SHORT, "--set", "evaluate.bootstrap=101")
     assert failed.returncode == 2 and "prepare sudoku: failed after" in failed.stdout
     assert "dopsd: run: " in failed.stderr and "; output: work/logs/" in failed.stderr

@@ -1,16 +1,18 @@
 """`make integration`: compose.yaml's pieces run for real without containers: PostgreSQL, S3,
-Prefect, MLflow, a worker, DVC.
+Prefect, MLflow, a worker, DVC. They give the bytes of `dvc repro`, and the idle worker ends.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 from composed import LIST, Postgres, Stack, Store, postgres_programs
-from workspace import Workspace, overrides
+from warm_python import warm_bin
+from workspace import Workspace, overrides, results
 
 from dopsd.core.fingerprint import sha256
 
@@ -24,7 +26,7 @@ pytestmark = [
 ADAPTER = "runs/sudoku/d_opsd/0/best/adapter_model.safetensors"
 
 
-def test_the_embedded_default_runs_on_the_composed_platform(tmp_path: Path):
+def test_the_embedded_default_runs_on_the_composed_platform(reproduced: Path, tmp_path: Path):
     origin = Workspace(tmp_path / "origin")
     branch = origin.run("git", "branch", "--show-current").strip()
     secrets = {"POSTGRES_PASSWORD": "p4ss", "STORE_USER": "user", "STORE_PASSWORD": "w0rd"}
@@ -41,9 +43,15 @@ def test_the_embedded_default_runs_on_the_composed_platform(tmp_path: Path):
         for name in ("prefect", "mlflow"):
             stack.start(name)
             stack.until_healthy(name)
-        stack.start("worker", DOPSD_WORKSPACE=str(workspace))
+        path = f"{warm_bin()}{os.pathsep}{stack.env('worker')['PATH']}"
+        stack.start("worker", DOPSD_WORKSPACE=str(workspace), PATH=path)
         run_and_check(stack, database, workspace)
+        assert results(workspace) == results(reproduced)  # `dvc repro` gives the same bytes
+        assert (workspace / "params.yaml").read_text() == (reproduced / "params.yaml").read_text()
         share(stack, origin, workspace, tmp_path / "third")
+        idle = stack.running.pop("worker")
+        idle.terminate()
+        assert idle.wait(60) == 143
     finally:
         stack.stop()
         store.stop()
@@ -55,10 +63,9 @@ def run_and_check(stack: Stack, database: Postgres, workspace: Path) -> None:
     and the store.
     """
     stack.until_healthy("worker")
-    asked = f"overrides={json.dumps(overrides())}"
-    stack.run(
-        "prefect", "deployment", "run", "dopsd/train", "--watch", "--param", asked, like="worker"
-    )
+    words = ("--param", f"overrides={json.dumps(overrides())}")
+    words += ("--param", "evaluate_while_training=true", "--watch")
+    stack.run("prefect", "deployment", "run", "dopsd/train", *words, like="worker")
     states = database.sql("prefect", "SELECT name, state_type::text FROM task_run")
     assert {"prepare sudoku", "train sudoku/d_opsd/0", "evaluate 1", "evaluate 2", "publish"} <= {
         name for name, _ in states

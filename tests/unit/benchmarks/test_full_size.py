@@ -9,13 +9,8 @@ import pytest
 from conftest import ROOT
 
 
-@pytest.mark.parametrize(
-    "base",
-    [
-        pytest.param("llada-8b", marks=pytest.mark.full),
-        pytest.param("a2d-0.6b", marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("base", ["llada-8b", "a2d-0.6b"])
 def test_the_steps_of_the_full_size_run_agree_on_a_toy(base: str, tmp_path: Path):
     words = [sys.executable, str(ROOT / "benchmarks" / "full_size.py"), "--toy", "--base", base]
     words += ["--folder", str(tmp_path), "--out", str(tmp_path / "report.json")]

@@ -12,7 +12,7 @@ from conftest import ROOT, small_params, write_params
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.cli.main import main
-from dopsd.config.loading import checked, load_params, read_yaml
+from dopsd.config.loading import checked, load_params, parse_yaml, read_yaml
 from dopsd.config.params import Params
 from dopsd.config.params_file import flat, missing
 from dopsd.config.profiles import embedded
@@ -27,6 +27,13 @@ def test_the_shipped_params_state_what_the_matrix_runs():
     assert raw["data"].keys() == {"sudoku"} and raw["method"].keys() == {"d_opsd"}
     assert len(flat(raw)) <= 180 and missing(params) == []
     assert params.model_dump() == checked(embedded(), "p").model_dump()
+
+
+def test_what_is_done_to_parsed_settings_stays_with_the_one_who_does_it():
+    for _ in range(2):
+        raw = parse_yaml("a: {b: [1]}", "p")
+        assert raw == {"a": {"b": [1]}}
+        raw["a"]["b"].append(2)
 
 
 def test_the_embedded_profile_states_every_setting():

@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 
 
-@pytest.mark.full
+@pytest.mark.nightly
 def test_they_pass_and_write_down_what_they_measure(tmp_path: Path):
     """Without the killed run, which tests/e2e and tests/chaos have on a CPU."""
     results = tmp_path / "results.jsonl"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ import rank_gradients
 import torch
 from conftest import write_params
 from toy_project import methods_with
+from warm_python import warm_bin
 
 from dopsd.algorithms.common.config import GroupConfig
 from dopsd.cli.main import main
@@ -165,7 +167,8 @@ def test_auto_with_a_sharded_base_gives_all_ranks_one_size(project):
 
 @pytest.mark.full
 @forks.with_a_launcher
-def test_two_ranks_evaluate_with_a_base_in_parts(project):
+def test_two_ranks_evaluate_with_a_base_in_parts(project, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(warm_bin() / "python"))  # the launcher starts it
     write_params(launch__processes=2, train__updates=1, launch__shard=True)
     assert main(["train"]) == main(["evaluate"]) == main(["select"]) == main(["test"]) == 0
     run_key = Path("runs/sudoku/d_opsd/0")
