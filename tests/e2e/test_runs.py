@@ -123,7 +123,7 @@ def test_a_local_run_shows_the_stages_and_ctrl_c_saves(reproduced, tmp_path):
     assert re.search(r"stopped by SIGINT; saved at update [1-9]\d* in work/train-", screen.text)
     assert f"■ train {KEY}" in screen.text
 
-    piped = project.dopsd("run", "--local", *SHORT, "--set", "evaluate.bootstrap=101")
+    piped = project.dopsd("run", "--local", *SHORT, "--set", "train.learning_rate=0.002")
     assert piped.returncode == 0, piped.stdout + piped.stderr
     assert "prepare sudoku: up to date\n" in piped.stdout
     assert re.search(r"accuracy: [\d.]+% \[[\d.]+, [\d.]+\] on 12 problems", piped.stdout)
@@ -131,6 +131,6 @@ def test_a_local_run_shows_the_stages_and_ctrl_c_saves(reproduced, tmp_path):
 
     stages = project.folder / "dvc.yaml"
     stages.write_text(stages.read_text().replace("dopsd prepare", "dopsd preparee"))
-    failed = project.dopsd("run", "--local", *SHORT, "--set", "evaluate.bootstrap=101")
+    failed = project.dopsd("run", "--local", *SHORT, "--set", "train.learning_rate=0.002")
     assert failed.returncode == 2 and "prepare sudoku: failed after" in failed.stdout
     assert "dopsd: run: " in failed.stderr and "; output: work/logs/" in failed.stderr
