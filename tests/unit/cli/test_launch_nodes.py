@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import forks
 import pytest
 from conftest import ROOT, write_params
+from warm_python import warm_bin
 
 from dopsd.cli.main import main
 from dopsd.core.fingerprint import sha256
@@ -58,9 +58,10 @@ def weights() -> dict[str, str]:
 def test_two_nodes_of_one_machine_make_what_two_processes_of_one_node_make(project):
     write_params(train__updates=2, train__prompts_per_collect=3)
     env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    python = warm_bin() / "python"
     for stage in ("train", "evaluate"):
         command = ["launch", "--nodes", "2", "--backend", "local", stage]
-        assert subprocess.run([sys.executable, "-m", "dopsd", *command], env=env).returncode == 0
+        assert subprocess.run([python, "-m", "dopsd", *command], env=env).returncode == 0
     assert Path("runs/sudoku/d_opsd/0/evaluate.json").is_file()
     shares = {path.name for path in Path("work/eval").glob("*/answers.*.jsonl")}
     assert shares == {"answers.0.jsonl", "answers.1.jsonl"}
