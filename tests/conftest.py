@@ -56,6 +56,22 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.write_line(line)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let each worker of xdist begin with a share of the longest tests: it gets a part of the list,
+    and takes from the ends of others later.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    rooms = [item.path.relative_to(ROOT / "tests").parts[0] for item in items]
+    long = [i for i, room in zip(items, rooms, strict=True) if room in ("e2e", "integration")]
+    short = [i for i, room in zip(items, rooms, strict=True) if room not in ("e2e", "integration")]
+    share = -(-len(short) // workers)
+    items[:] = [
+        item
+        for k in range(workers)
+        for item in (*long[k::workers], *short[k * share : (k + 1) * share])
+    ]
+
+
 def pytest_collection_finish() -> None:
     """Leave what is loaded by now out of the searches for garbage."""
     gc.collect()

@@ -122,7 +122,8 @@ def test_the_commands_of_each_page_run(tmp_path: Path):
     command.write_text('#!/bin/sh\nexec python -m dopsd "$@"\n')
     command.chmod(0o755)
     env = workspace.env | {"PATH": f"{command.parent}:{workspace.env['PATH']}"}
-    changes = [f"--set={key}={json.dumps(value)}" for key, value in SHORT_RUN.items()]
+    short = SHORT_RUN | {"verify_teacher.problems": 12, "verify_teacher.attempts": 2}
+    changes = [f"--set={key}={json.dumps(value)}" for key, value in short.items()]
     workspace.run(sys.executable, "-m", "dopsd", "params", *changes)
     workspace.repro()
     workspace.commit()
