@@ -61,15 +61,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     and takes from the ends of others later.
     """
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    rooms = [item.path.relative_to(ROOT / "tests").parts[0] for item in items]
-    long = [i for i, room in zip(items, rooms, strict=True) if room in ("e2e", "integration")]
-    short = [i for i, room in zip(items, rooms, strict=True) if room not in ("e2e", "integration")]
+    long = [item for item in items if item.path.parent.name in ("e2e", "integration")]
+    short = [item for item in items if item.path.parent.name not in ("e2e", "integration")]
     share = -(-len(short) // workers)
-    items[:] = [
-        item
-        for k in range(workers)
-        for item in (*long[k::workers], *short[k * share : (k + 1) * share])
-    ]
+    parts = [long[k::workers] + short[k * share : (k + 1) * share] for k in range(workers)]
+    items[:] = [item for part in parts for item in part]
 
 
 def pytest_collection_finish() -> None:
