@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -195,9 +197,6 @@ def trained_once(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 @pytest.fixture(scope="session")
 def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout after `dvc repro` of the small settings; its cache spares others the stages."""
-    import json
-    import sys
-
     from workspace import Workspace, overrides
 
     def make(folder: Path) -> None:

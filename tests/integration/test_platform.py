@@ -48,10 +48,9 @@ def test_the_embedded_default_runs_on_the_composed_platform(reproduced: Path, tm
         run_and_check(stack, database, workspace)
         assert results(workspace) == results(reproduced)  # `dvc repro` gives the same bytes
         assert (workspace / "params.yaml").read_text() == (reproduced / "params.yaml").read_text()
-        share(stack, origin, workspace, tmp_path / "third")
+        share(stack, workspace, tmp_path / "third")
         idle = stack.running.pop("worker")
-        idle.terminate()
-        assert idle.wait(60) == 143
+        assert Stack.end(idle) and idle.returncode == 143
     finally:
         stack.stop()
         store.stop()
@@ -88,7 +87,7 @@ def run_and_check(stack: Stack, database: Postgres, workspace: Path) -> None:
     assert sha256(got / "adapter_model.safetensors") == sha256(workspace / ADAPTER)
 
 
-def share(stack: Stack, origin: Workspace, workspace: Path, third: Path) -> None:
+def share(stack: Stack, workspace: Path, third: Path) -> None:
     """What the worker made reaches another clone through the store, byte for byte."""
     stack.run("dvc", "push", "--quiet", like="worker", cwd=workspace)
     third.mkdir()
