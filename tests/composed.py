@@ -8,19 +8,18 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 from conftest import ROOT
-from ports import free_port
+from ports import free_port, until_healthy
 
 COMPOSE = ROOT / "infra" / "compose"
 PORTS = {
@@ -149,7 +148,8 @@ class Stack:
             assert self.running[name].poll() is None, (self.folder / f"{name}.log").read_text()[
                 -3000:
             ]
-            with suppress(AssertionError):
+            address = ("127.0.0.1", self.ports[name])
+            with suppress(OSError, AssertionError), socket.create_connection(address):
                 self.run(*check, like=name)
                 return
             time.sleep(0.5)
@@ -274,15 +274,7 @@ class Store:
         self.process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        until = time.monotonic() + 300
-        while time.monotonic() < until:
-            with (
-                suppress(urllib.error.URLError, OSError),
-                urllib.request.urlopen(self.url, timeout=2),
-            ):
-                return
-            time.sleep(0.2)
-        raise AssertionError("moto_server did not start")
+        until_healthy(self.url, self.process)
 
     def stop(self) -> None:
         self.process.terminate()

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,8 +23,9 @@ from filelock import FileLock
 from hub_server import TOKEN, Hub, hub_server
 from hypothesis import HealthCheck, settings
 from toy_project import ROOT as ROOT
-from toy_project import TOY, small_yaml
+from toy_project import TOY as TOY
 from toy_project import small_params as small_params
+from toy_project import small_yaml
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -208,6 +210,19 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built_once(tmp_path_factory, "reproduced", make) / "project"
 
 
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the working tree; its sources are in `source` beside its folder."""
+    from workspace import build, copy_sources
+
+    def make(folder: Path) -> None:
+        copy_sources(folder / "source")
+        build(folder / "source")
+
+    (found,) = (built_once(tmp_path_factory, "wheel", make) / "dist").glob("*.whl")
+    return found
+
+
 @pytest.fixture
 def trained(trained_once: Path, project: Path) -> Path:
     """The project after training alone."""
@@ -242,6 +257,19 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
         connect(f"sqlite:///{folder / 'mlflow.db'}").search_experiments()
 
     return built_once(tmp_path_factory, "mlflow", make) / "mlflow.db"
+
+
+@pytest.fixture(scope="session")
+def prefect_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prefect makes its tables in 15 seconds."""
+
+    def make(folder: Path) -> None:
+        database = f"sqlite+aiosqlite:///{folder / 'prefect.db'}"
+        here = {"PREFECT_HOME": str(folder), "PREFECT_SERVER_DATABASE_CONNECTION_URL": database}
+        words = (sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y")
+        subprocess.run(words, env=os.environ | here, check=True, capture_output=True)
+
+    return built_once(tmp_path_factory, "prefect", make) / "prefect.db"
 
 
 @pytest.fixture

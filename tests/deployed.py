@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
+import pytest
 from ports import free_port
+from prefect.testing import utilities
 from workspace import CHANGES, Workspace, overrides
 
 SERVICES = (sys.executable, "infra/local/services.py")
@@ -24,6 +29,21 @@ def services(workspace: Workspace) -> Iterator[str]:
     finally:
         stopped = workspace.run(*SERVICES, "down")
     assert stopped.count("stopped ") == 3 and "killed" not in stopped
+
+
+@contextlib.contextmanager
+def prefect_server(database: Path) -> Iterator[None]:
+    """Prefect's own harness for tests, with a database that has its tables."""
+
+    def filled() -> str:
+        folder = tempfile.mkdtemp()
+        shutil.copyfile(database, Path(folder) / "prefect-test.db")
+        return folder
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utilities, "mkdtemp", filled)
+        with utilities.prefect_test_harness(server_startup_timeout=300):
+            yield
 
 
 def submit(workspace: Workspace, **parameters: object) -> subprocess.CompletedProcess[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import time
@@ -17,7 +18,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def until_healthy(url: str, process: subprocess.Popen, log: Path) -> None:
+def until_healthy(url: str, process: subprocess.Popen, log: Path = Path(os.devnull)) -> None:
     """Wait until a server answers; fail with its log if it ends first, or never answers."""
     deadline = time.monotonic() + BOUND
     while time.monotonic() < deadline:

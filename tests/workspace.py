@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROOT, small_params, small_yaml
+from conftest import ROOT, TOY, small_params, small_yaml
 from warm_python import warm_bin
 
 from dopsd.config import params_file, profiles
@@ -30,13 +30,7 @@ class Workspace:
             pytest.skip("needs the files of a git checkout")
         self.folder = folder
         left_out = ("tests/",) if is_shipped else ("base/", "dvc.lock", "tests/")
-        folder.mkdir(parents=True, exist_ok=True)
-        listed = ["git", "ls-files", "-co", "--exclude-standard"]
-        for name in subprocess.check_output(listed, cwd=ROOT, text=True).splitlines():
-            is_there = (ROOT / name).is_file() or (ROOT / name).is_symlink()
-            if is_there and not name.startswith(left_out):
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(ROOT / name, folder / name, follow_symlinks=False)
+        copy_sources(folder, left_out)
         first = [str(warm_bin())] if is_warm else []
         self.env = os.environ | {
             "PATH": os.pathsep.join([*first, str(Path(sys.executable).parent), os.environ["PATH"]]),
@@ -50,6 +44,7 @@ class Workspace:
         }
         self.run("git", "init", "-q")
         if not is_shipped:
+            shutil.copytree(TOY / "base", folder / "base")  # that of the small settings
             self.write()
         self.commit()
 
@@ -72,6 +67,32 @@ class Workspace:
     def repro(self, *words: str) -> set[str]:
         """Names of the stages that ran."""
         return ran(self.dvc(*REPRO, *words))
+
+
+def copy_sources(folder: Path, left_out: tuple[str, ...] = ("tests/",)) -> None:
+    """Copy the files of the working tree, as they are now."""
+    listed = ["git", "ls-files", "-co", "--exclude-standard"]
+    for name in subprocess.check_output(listed, cwd=ROOT, text=True).splitlines():
+        is_there = (ROOT / name).is_file() or (ROOT / name).is_symlink()
+        if is_there and not name.startswith(left_out):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, folder / name, follow_symlinks=False)
+
+
+def build(source: Path, *options: str) -> Path:
+    """Build the wheel, from the source archive that is built first without options, and check
+    them.
+    """
+    python = [sys.executable, "-m"]
+    dist = source.parent / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    shutil.rmtree(source / "build", ignore_errors=True)
+    words = ["build", "--no-isolation", *options, "--outdir", dist, source]
+    subprocess.run([*python, *words], check=True)
+    archives = sorted(dist.iterdir())
+    subprocess.run([*python, "twine", "check", "--strict", *archives], check=True)
+    (wheel,) = (path for path in archives if path.suffix == ".whl")
+    return wheel
 
 
 def take_cache(of: Path, folder: Path) -> None:

@@ -8,10 +8,9 @@ exec 9>work/worker.lock # taken before the checkout could change under another w
 flock --nonblock 9 || { echo "dopsd-worker: another worker uses this workspace; choose one with COMPOSE_PROFILES" >&2; exit 2; }
 dopsd-workspace
 prefect --no-prompt work-pool create dopsd --type process --overwrite
-prefect --no-prompt work-pool set-concurrency-limit dopsd 1
 prefect --no-prompt deploy --all
 python infra/local/services.py make-automation # it flags runs without updates
-python infra/local/services.py resume # the stop of the last worker paused the pool
+python infra/local/services.py resume # one run at a time; the stop of the last worker paused the pool
 python infra/local/services.py report-lost-runs # those of a killed container
 python infra/local/services.py retry-stopped # those that the stop of the last worker ended
 

@@ -97,9 +97,12 @@ def report_lost_runs(api: str, has_worker: bool = False) -> None:
 
 
 def pause(api: str, is_paused: bool) -> None:
-    """Pause or resume the work pool, so that no waiting run starts while others are stopped."""
+    """Pause or resume the work pool, so that no waiting run starts while others are stopped; it
+    runs one at a time.
+    """
+    changes = {"is_paused": is_paused, "concurrency_limit": 1}
     try:
-        ask_prefect(f"{api}/work_pools/{POOL}", {"is_paused": is_paused}, "PATCH")
+        ask_prefect(f"{api}/work_pools/{POOL}", changes, "PATCH")
     except urllib.error.HTTPError as error:
         if error.code != HTTPStatus.NOT_FOUND:  # no pool yet
             raise

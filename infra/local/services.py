@@ -100,13 +100,12 @@ def environment(host: str, prefect: int, mlflow: int) -> dict[str, str]:
 
 
 def deploy(env: dict[str, str]) -> None:
-    """Create the work pool, limit it to one run at a time, and deploy prefect.yaml.
+    """Create the work pool, and deploy prefect.yaml.
 
     Raises:
         Trouble: if a `prefect` command fails.
     """
     prefect("work-pool", "create", POOL, "--type", "process", "--overwrite", env=env)
-    prefect("work-pool", "set-concurrency-limit", POOL, "1", env=env)
     prefect("deploy", "--all", env=env)
 
 

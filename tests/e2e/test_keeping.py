@@ -70,7 +70,6 @@ def another_machine_takes_the_results(workspace: Workspace, tmp_path: Path) -> N
     other = Workspace(tmp_path / "other", is_warm=True)
     for name in ("params.yaml", ".dvc/config.local"):
         shutil.copyfile(workspace.folder / name, other.folder / name)
-    shutil.copytree("base", other.folder / "base")
     other.env[RESTORE_ONLY] = "1"
     other.run("dopsd", "repro", "--pull", "report")
     for name in ("curve.csv", "train/checkpoints.json", "best/adapter_model.safetensors"):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -49,9 +50,11 @@ def updates_done(folder: Path) -> int:
 
 
 def test_a_run_is_started_watched_left_and_cancelled_and_a_wrong_one_is_never_submitted(
-    reproduced, tmp_path
+    reproduced, prefect_database, empty_database, tmp_path
 ):
     by_dvc, project = results(reproduced), Project(tmp_path / "project")
+    shutil.copytree(prefect_database.parent, project.folder / ".prefect")
+    shutil.copyfile(empty_database, project.folder / "mlflow.db")
     ports = {name: free_port() for name in ("prefect", "mlflow")}
     try:
         told = project.run(

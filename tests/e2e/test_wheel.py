@@ -11,17 +11,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import time
-import urllib.request
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from composed import Stack
 from conftest import ROOT
-from ports import free_port
+from ports import free_port, until_healthy
 from small_settings import SHORT_RUN
-from workspace import REPRO, ran
+from workspace import REPRO, build, ran
 
 HERE = ("PYTHONPATH", "VIRTUAL_ENV", "MLFLOW_TRACKING_URI")  # of this environment
 RFT, D_OPSD = (f"dopsd/algorithms/{name}/__init__.py" for name in ("rft", "d_opsd"))
@@ -33,9 +30,8 @@ class Installation:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.source = folder, folder / "source"
+        self.folder = folder
         self.bin, self.project = folder / "venv/bin", folder / "project"
-        self.copy_sources()
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
         site = next((folder / "venv/lib").glob("*/site-packages"))
         (site / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
@@ -52,29 +48,11 @@ class Installation:
             "OMP_NUM_THREADS": "1",
         }
 
-    def copy_sources(self) -> None:
-        listed = ["git", "ls-files", "-co", "--exclude-standard", "--", ":!tests"]
-        for name in subprocess.check_output(listed, cwd=ROOT, text=True).splitlines():
-            if os.path.lexists(ROOT / name):
-                (self.source / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(ROOT / name, self.source / name, follow_symlinks=False)
-
-    def install(self) -> None:
-        """Build source archive and, from it, the wheel of the sources as they are now, check both,
-        and put the wheel in the place of the last.
-        """
-        python = [sys.executable, "-m"]
-        shutil.rmtree(self.folder / "dist", ignore_errors=True)
-        shutil.rmtree(self.source / "build", ignore_errors=True)
-        build = ["build", "--no-isolation", "--outdir", self.folder / "dist", self.source]
-        subprocess.run([*python, *build], check=True)
-        archives = sorted((self.folder / "dist").iterdir())
-        subprocess.run([*python, "twine", "check", "--strict", *archives], check=True)
-        (wheel,) = (path for path in archives if path.suffix == ".whl")
+    def install(self, wheel: Path) -> None:
+        """Put a wheel in the place of the last."""
         options = ["--python", self.bin / "python", "install", "--no-deps", "--no-index"]
-        subprocess.run(
-            [*python, "pip", "--quiet", *options, "--force-reinstall", wheel], check=True
-        )
+        pip = [sys.executable, "-m", "pip", "--quiet", *options, "--force-reinstall", wheel]
+        subprocess.run(pip, check=True)
 
     def run(self, *words: str, cwd: Path | None = None) -> str:
         """A module of this environment as a command, in the project."""
@@ -96,89 +74,79 @@ class Installation:
 @pytest.mark.integration
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the files of a git checkout")
 def test_a_project_of_an_installed_wheel_runs_by_both_entry_points_and_survives_an_upgrade(
-    tmp_path,
+    wheel: Path, tmp_path: Path
 ):
-    wheel = Installation(tmp_path)
-    wheel.install()
-    where = (wheel.bin / "python", "-c", "import dopsd; print(dopsd.__file__)")
-    imported = wheel.command(*where, cwd=tmp_path)
-    assert Path(imported.strip()) == wheel.site / "dopsd/__init__.py"
-    assert "cd project" in wheel.run("dopsd", "init", "project", cwd=tmp_path)
-    assert "\ncore: 1\n" in (wheel.project / "recipes.yaml").read_text()
+    installed = Installation(tmp_path)
+    installed.install(wheel)
+    where = (installed.bin / "python", "-c", "import dopsd; print(dopsd.__file__)")
+    imported = installed.command(*where, cwd=tmp_path)
+    assert Path(imported.strip()) == installed.site / "dopsd/__init__.py"
+    assert "cd project" in installed.run("dopsd", "init", "project", cwd=tmp_path)
+    assert "\ncore: 1\n" in (installed.project / "recipes.yaml").read_text()
 
-    wheel.run("dopsd", "params", *(f"--set={key}={json.dumps(v)}" for key, v in SHORT_RUN.items()))
-    base = (wheel.project / "base/sudoku/model.safetensors").stat().st_mtime
-    deploy_and_run(wheel)
-    assert (wheel.project / "base/sudoku/model.safetensors").stat().st_mtime == base
-    assert wheel.stale() == set() == ran(wheel.run("dvc", *REPRO))
-    upgrade(wheel)
-    wheel.run("dopsd", "params", "--set=train.learning_rate=0.003")
-    assert ran(wheel.run("dvc", *REPRO, "train")) == {"train"}
+    settings = [f"--set={key}={json.dumps(value)}" for key, value in SHORT_RUN.items()]
+    installed.run("dopsd", "params", *settings)
+    base = (installed.project / "base/sudoku/model.safetensors").stat().st_mtime
+    deploy_and_run(installed)
+    assert (installed.project / "base/sudoku/model.safetensors").stat().st_mtime == base
+    assert ran(installed.run("dvc", *REPRO)) == set()
+    upgrade(installed, wheel.parents[1] / "source")
+    installed.run("dopsd", "params", "--set=train.learning_rate=0.003")
+    assert ran(installed.run("dvc", *REPRO, "train")) == {"train"}
 
 
-def upgrade(wheel: Installation) -> None:
-    """Another release makes nothing stale; a raised number makes its algorithm stale alone."""
-    pyproject = wheel.source / "pyproject.toml"
+def upgrade(installed: Installation, source: Path) -> None:
+    """Another release makes nothing stale, nor does a raised number of an algorithm that no run
+    has; that of one that a run has makes its stages stale.
+    """
+    source = shutil.copytree(source, installed.folder / "source", symlinks=True)
+    pyproject = source / "pyproject.toml"
     pyproject.write_text(pyproject.read_text().replace('version = "', 'version = "9.', 1))
     for name in (D_OPSD, "dopsd/core/rng.py", "dopsd/pipeline/stages/train.py"):
-        path = wheel.source / name
+        path = source / name
         path.write_text(path.read_text().replace('"""', '"""Said otherwise. ', 1))
-    wheel.install()
-    assert next(wheel.site.glob("dopsd-9.*.dist-info")) and wheel.stale() == set()
-    (wheel.site / RFT).write_text("RECIPE = 2\n")
-    assert wheel.stale() == set()
-    kept = (wheel.site / D_OPSD).read_text()
-    (wheel.site / D_OPSD).write_text(f"{kept}\nRECIPE = 2\n")
-    assert wheel.stale() == {"train@sudoku-d_opsd-0", "test@sudoku-d_opsd-0"}
-    (wheel.site / D_OPSD).write_text(kept)
-    assert wheel.stale() == set()
+    installed.install(build(source, "--wheel"))
+    assert next(installed.site.glob("dopsd-9.*.dist-info"))
+    (installed.site / RFT).write_text("RECIPE = 2\n")
+    assert installed.stale() == set()
+    kept = (installed.site / D_OPSD).read_text()
+    (installed.site / D_OPSD).write_text(f"{kept}\nRECIPE = 2\n")
+    assert installed.stale() == {"train@sudoku-d_opsd-0", "test@sudoku-d_opsd-0"}
+    (installed.site / D_OPSD).write_text(kept)
 
 
-def deploy_and_run(wheel: Installation) -> None:
+def deploy_and_run(installed: Installation) -> None:
     """The commands of docs/project.md on free ports, and a run with another learning rate."""
     page = (ROOT / "docs/project.md").read_text()
     (block,) = re.findall(r"```bash\n(prefect server start.*?)\n```", page, re.DOTALL)
-    api, mlflow = wheel.env["PREFECT_API_URL"], str(free_port())
+    api, mlflow = installed.env["PREFECT_API_URL"], str(free_port())
     servers = {
         "prefect server start": (api.removesuffix("/api").rpartition(":")[2], f"{api}/health"),
         "mlflow server": (mlflow, f"http://127.0.0.1:{mlflow}/health"),
     }
     processes = []
     try:
-        for line in block.splitlines():
+        for line in block.replace("\\\n", "").splitlines():
             command = line.partition("  #")[0].replace("127.0.0.1:5000", f"127.0.0.1:{mlflow}")
-            if found := [name for name in servers if command.startswith(name)]:
+            if found := [name for name in servers if name in command]:
                 port, health = servers[found[0]]
-                processes.append(start(wheel, f"{command} --port {port}"))
-                wait_for(health, wheel.folder / "servers.log")
+                processes.append(start(installed, f"{command} --port {port}"))
+                until_healthy(health, processes[-1], installed.folder / "servers.log")
             elif "worker start" in command:
-                processes.append(start(wheel, command))
+                processes.append(start(installed, command))
             elif command.startswith("dopsd run"):
-                wheel.command("bash", "-c", f"{command} --set train.learning_rate=0.002")
+                installed.command("bash", "-c", f"{command} --set train.learning_rate=0.002")
             else:
-                wheel.command("bash", "-c", command)
+                installed.command("bash", "-c", command)
     finally:
         ended = [Stack.end(process) for process in reversed(processes)]
     assert all(ended) and len(ended) == 3
-    settings = (wheel.project / "params.yaml").read_text()
+    settings = (installed.project / "params.yaml").read_text()
     assert "learning_rate: 0.002" in settings and "updates: 2" in settings
-    assert (wheel.project / "mlflow.db").is_file()
+    assert (installed.project / "mlflow.db").is_file()
 
 
-def start(wheel: Installation, command: str) -> subprocess.Popen[bytes]:
-    with (wheel.folder / "servers.log").open("a") as log:
-        here = {"cwd": wheel.project, "env": wheel.env, "start_new_session": True}
+def start(installed: Installation, command: str) -> subprocess.Popen[bytes]:
+    with (installed.folder / "servers.log").open("a") as log:
+        here = {"cwd": installed.project, "env": installed.env, "start_new_session": True}
         return subprocess.Popen(["bash", "-c", command], stdout=log, stderr=log, **here)
-
-
-def wait_for(health: str, log: Path) -> None:
-    deadline = time.monotonic() + 300
-    while not answers(health):
-        assert time.monotonic() < deadline, log.read_text()[-3000:]
-        time.sleep(0.5)
-
-
-def answers(url: str) -> bool:
-    with suppress(OSError), urllib.request.urlopen(url, timeout=2):
-        return True
-    return False

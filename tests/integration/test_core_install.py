@@ -40,14 +40,10 @@ def run(*command: str | Path, cwd: Path, status: int = 0) -> str:
 
 
 def test_the_core_samples_and_trains_without_extras(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     pytest.importorskip("uv", reason="needs uv, with which `make tools` installs where it can")
-    source = tmp_path / "source"
-    run("git", "clone", "--quiet", ROOT, source, cwd=tmp_path)
     module = (sys.executable, "-m")
-    run(*module, "build", "--no-isolation", "--wheel", "--outdir", tmp_path, source, cwd=tmp_path)
-    (wheel,) = tmp_path.glob("dopsd-*.whl")
     run(*module, "venv", "venv", cwd=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
     door = runpy.run_path(str(ROOT / ".ci" / "install"))  # as `make install` calls uv

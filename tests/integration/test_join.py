@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,10 +26,14 @@ def refused(workspace: Workspace, *words: str) -> str:
     return found.stderr
 
 
-def test_a_machine_joins_with_a_password_a_store_and_a_name_of_its_own(tmp_path: Path):
+def test_a_machine_joins_with_a_password_a_store_and_a_name_of_its_own(
+    prefect_database: Path, empty_database: Path, tmp_path: Path
+):
     center, one, two = (Workspace(tmp_path / name) for name in ("center", "one", "two"))
     for each in (center, one, two):
         each.env |= SECRET
+    shutil.copytree(prefect_database.parent, center.folder / ".prefect")
+    shutil.copyfile(empty_database, center.folder / "mlflow.db")
     prefect, mlflow = free_port(), free_port()
     server = f"--server=http://127.0.0.1:{prefect}"
     address = (server, f"--mlflow=http://127.0.0.1:{mlflow}", "--name=gpu")

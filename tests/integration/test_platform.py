@@ -1,5 +1,6 @@
 """`make integration`: compose.yaml's pieces run for real without containers: PostgreSQL, S3,
-Prefect, MLflow, a worker, DVC. They give the bytes of `dvc repro`, and the idle worker ends.
+Prefect, MLflow, a worker, DVC. They give the bytes of `dvc repro`; the worker, Prefect's own, ends
+by itself when its container is stopped, idle and in training.
 """
 
 from __future__ import annotations
@@ -7,10 +8,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from composed import LIST, Postgres, Stack, Store, postgres_programs
+from waiting import until
 from warm_python import warm_bin
 from workspace import Workspace, overrides, results
 
@@ -26,7 +31,9 @@ pytestmark = [
 ADAPTER = "runs/sudoku/d_opsd/0/best/adapter_model.safetensors"
 
 
-def test_the_embedded_default_runs_on_the_composed_platform(reproduced: Path, tmp_path: Path):
+def test_the_embedded_default_runs_on_the_composed_platform_whose_worker_stops_and_hears(
+    reproduced: Path, tmp_path: Path
+):
     origin = Workspace(tmp_path / "origin")
     branch = origin.run("git", "branch", "--show-current").strip()
     secrets = {"POSTGRES_PASSWORD": "p4ss", "STORE_USER": "user", "STORE_PASSWORD": "w0rd"}
@@ -43,25 +50,32 @@ def test_the_embedded_default_runs_on_the_composed_platform(reproduced: Path, tm
         for name in ("prefect", "mlflow"):
             stack.start(name)
             stack.until_healthy(name)
-        path = f"{warm_bin()}{os.pathsep}{stack.env('worker')['PATH']}"
-        stack.start("worker", DOPSD_WORKSPACE=str(workspace), PATH=path)
+        start_worker(stack, workspace)
         run_and_check(stack, database, workspace)
         assert results(workspace) == results(reproduced)  # `dvc repro` gives the same bytes
         assert (workspace / "params.yaml").read_text() == (reproduced / "params.yaml").read_text()
         share(stack, workspace, tmp_path / "third")
+        cancel_after_the_server_was_away(stack, workspace)
         idle = stack.running.pop("worker")
         assert Stack.end(idle) and idle.returncode == 143
+        end_in_training(stack, workspace)
     finally:
         stack.stop()
         store.stop()
         database.stop()
 
 
+def start_worker(stack: Stack, workspace: Path) -> None:
+    path = f"{warm_bin()}{os.pathsep}{stack.env('worker')['PATH']}"
+    changes = {"PATH": path, "PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "1"}
+    stack.start("worker", DOPSD_WORKSPACE=str(workspace), **changes)
+    stack.until_healthy("worker")
+
+
 def run_and_check(stack: Stack, database: Postgres, workspace: Path) -> None:
     """The deployment, from a client that knows the server alone; what it leaves in both databases
     and the store.
     """
-    stack.until_healthy("worker")
     words = ("--param", f"overrides={json.dumps(overrides())}")
     words += ("--param", "evaluate_while_training=true", "--watch")
     stack.run("prefect", "deployment", "run", "dopsd/train", *words, like="worker")
@@ -70,6 +84,7 @@ def run_and_check(stack: Stack, database: Postgres, workspace: Path) -> None:
         name for name, _ in states
     }
     assert {state for _, state in states} == {"COMPLETED"}
+    assert database.sql("prefect", "SELECT concurrency_limit FROM work_pool") == [(1,)]
     assert database.sql("mlflow", "SELECT status FROM runs") == [("FINISHED",)]
     listed = stack.run("python", "-c", LIST, "mlflow", like="worker").splitlines()
     assert sum(name.endswith("adapter_model.safetensors") for name in listed) == 2
@@ -96,3 +111,67 @@ def share(stack: Stack, workspace: Path, third: Path) -> None:
         shutil.copyfile(workspace / name, third / name)
     stack.run("dvc", "pull", "--quiet", like="worker", cwd=third)
     assert sha256(third / ADAPTER) == sha256(workspace / ADAPTER)
+
+
+def saved(workspace: Path) -> int:
+    """Newest update with a checkpoint; 0 if there is none."""
+    found = workspace.glob("work/train-*/step-??????/state.json")
+    return max((int(path.parent.name[5:]) for path in found), default=0)
+
+
+def done(workspace: Path) -> int:
+    """Updates of the training in progress."""
+    state = workspace / "work/train.json"
+    return int(json.loads(state.read_text())["done"]) if state.is_file() else 0
+
+
+def train_for_long(stack: Stack, workspace: Path) -> None:
+    """Start a run, or continue it, and wait until it trains."""
+    before = saved(workspace)
+    changes = overrides() | {"train.updates": 20000, "train.checkpoint_every": 10000}
+    asked = f"overrides={json.dumps(changes | {'tracking.enabled': False})}"
+    words = ("prefect", "deployment", "run", "dopsd/train", "--param", asked)
+    stack.run(*words, like="worker")
+    until(lambda: done(workspace) >= before + 2)
+
+
+def cancel_after_the_server_was_away(stack: Stack, workspace: Path) -> None:
+    """Prefect's worker stops to ask for cancellations then; the flow asks by itself."""
+    log, before = stack.folder / "worker.log", saved(workspace)
+    train_for_long(stack, workspace)
+    Stack.end(stack.running["prefect"])
+    for process in processes(workspace, "train"):
+        process.suspend()  # it would only take the processor from the others
+    until(lambda: "flow run cancellation will fail" in log.read_text())
+    for process in processes(workspace, "train"):
+        process.resume()
+    stack.start("prefect")
+    stack.until_healthy("prefect")
+    listed = stack.run(
+        "prefect", "flow-run", "ls", "--state", "RUNNING", "-o", "json", like="worker"
+    )
+    assert saved(workspace) == before
+    stack.run("prefect", "flow-run", "cancel", json.loads(listed)[0]["id"], like="worker")
+    until(lambda: saved(workspace) > before)
+    until(lambda: not [*processes(workspace, "prefect.engine")])
+
+
+def end_in_training(stack: Stack, workspace: Path) -> None:
+    """SIGTERM to the worker saves the run, which goes on when the worker is back."""
+    started = saved(workspace)
+    start_worker(stack, workspace)
+    train_for_long(stack, workspace)
+    worker = stack.running["worker"]
+    worker.terminate()
+    assert worker.wait(180) == 143
+    assert saved(workspace) > started
+    start_worker(stack, workspace)
+    until(lambda: done(workspace) > saved(workspace))
+
+
+def processes(workspace: Path, word: str) -> Iterator[psutil.Process]:
+    """Those of the workspace whose command has the word; none of another, or that is gone."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.cwd() == str(workspace) and word in process.cmdline():
+                yield process

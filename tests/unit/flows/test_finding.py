@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+from deployed import prefect_server
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
@@ -14,7 +16,6 @@ from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.server.services.scheduler import schedule_deployments
 from prefect.states import Cancelled, Completed, Running, Scheduled
-from prefect.testing.utilities import prefect_test_harness
 
 from dopsd.core.errors import DopsdError
 from flows import runs, watching
@@ -34,8 +35,8 @@ def compared() -> None:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[SyncPrefectClient]:
-    with prefect_test_harness(server_startup_timeout=300), get_client(sync_client=True) as opened:
+def client(prefect_database: Path) -> Iterator[SyncPrefectClient]:
+    with prefect_server(prefect_database), get_client(sync_client=True) as opened:
         yield opened
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, write_params
+from deployed import prefect_server
 from prefect import flow
 from prefect.exceptions import FailedRun
-from prefect.testing.utilities import prefect_test_harness
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.importtools import import_object
 from prefect.utilities.schema_tools import validation
@@ -85,8 +85,8 @@ def test_every_setting_of_every_profile_may_be_overridden(submit):
 
 
 @pytest.fixture(scope="module")
-def server():
-    with prefect_test_harness(server_startup_timeout=300):
+def server(prefect_database: Path):
+    with prefect_server(prefect_database):
         yield
 
 

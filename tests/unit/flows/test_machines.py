@@ -11,12 +11,12 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 from conftest import write_params
+from deployed import prefect_server
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.states import Completed, Failed, Running
-from prefect.testing.utilities import prefect_test_harness
 
 from dopsd.config.loading import load_params
 from dopsd.config.profiles import AS_IT_STANDS
@@ -217,9 +217,11 @@ def empty() -> None:
 
 
 @pytest.mark.full  # starts a server
-def test_prefect_knows_the_runs_and_a_machine_that_failed_holds_back_while_others_work():
+def test_prefect_knows_the_runs_and_a_machine_that_failed_holds_back_while_others_work(
+    prefect_database: Path,
+):
     log = logging.getLogger("test")
-    with prefect_test_harness(server_startup_timeout=300), get_client(sync_client=True) as client:
+    with prefect_server(prefect_database), get_client(sync_client=True) as client:
         assert not machines.have_joined(client)
         client.create_work_pool(WorkPoolCreate(name=machines.POOL, type="process"))
         assert machines.have_joined(client) and machines.online_workers(client) == set()

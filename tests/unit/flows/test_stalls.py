@@ -11,9 +11,9 @@ from threading import Thread
 
 import pytest
 from conftest import write_params
+from deployed import prefect_server
 from prefect import flow, get_run_logger, tags, task
 from prefect.client.orchestration import get_client
-from prefect.testing.utilities import prefect_test_harness
 from waiting import until
 
 from dopsd.core.progress import FEWEST
@@ -40,7 +40,7 @@ def has_usual_times() -> bool:
 
 
 def test_a_stopped_process_is_flagged_and_the_flag_ends_when_it_goes_on(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path, prefect_database: Path, monkeypatch: pytest.MonkeyPatch
 ):
     write_params(train__updates=300, train__checkpoint_every=300)
     monkeypatch.setattr(artifacts, "EVERY", 0.2)
@@ -62,7 +62,7 @@ def test_a_stopped_process_is_flagged_and_the_flag_ends_when_it_goes_on(
         begin(get_run_logger())
         train()
 
-    with prefect_test_harness(server_startup_timeout=300), get_client(sync_client=True) as client:
+    with prefect_server(prefect_database), get_client(sync_client=True) as client:
 
         def is_flagged() -> bool:
             return any("stalled" in found.tags for found in client.read_flow_runs())
