@@ -5,6 +5,7 @@ and `dopsd run --local`.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 from ports import free_port
 from terminals import BOUND, CTRL_C, Terminal
+from warm_python import warm_bin
 from workspace import Workspace, results, take_cache
 
 DOPSD = (sys.executable, "-m", "dopsd")
@@ -126,6 +128,7 @@ def test_a_local_run_shows_the_stages_and_ctrl_c_saves(reproduced, tmp_path):
     assert re.search(r"stopped by SIGINT; saved at update [1-9]\d* in work/train-", screen.text)
     assert f"■ train {KEY}" in screen.text
 
+    project.env["PATH"] = f"{warm_bin()}{os.pathsep}{project.env['PATH']}"
     piped = project.dopsd("run", "--local", *SHORT, "--set", "train.learning_rate=0.002")
     assert piped.returncode == 0, piped.stdout + piped.stderr
     assert "prepare sudoku: up to date\n" in piped.stdout

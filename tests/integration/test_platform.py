@@ -50,7 +50,8 @@ def test_the_embedded_default_runs_on_the_composed_platform_whose_worker_stops_a
         for name in ("prefect", "mlflow"):
             stack.start(name)
             stack.until_healthy(name)
-        start_worker(stack, workspace)
+        path = f"{warm_bin()}{os.pathsep}{stack.env('worker')['PATH']}"
+        start_worker(stack, workspace, PATH=path)
         run_and_check(stack, database, workspace)
         assert results(workspace) == results(reproduced)  # `dvc repro` gives the same bytes
         assert (workspace / "params.yaml").read_text() == (reproduced / "params.yaml").read_text()
@@ -65,9 +66,8 @@ def test_the_embedded_default_runs_on_the_composed_platform_whose_worker_stops_a
         database.stop()
 
 
-def start_worker(stack: Stack, workspace: Path) -> None:
-    path = f"{warm_bin()}{os.pathsep}{stack.env('worker')['PATH']}"
-    changes = {"PATH": path, "PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "1"}
+def start_worker(stack: Stack, workspace: Path, **changes: str) -> None:
+    changes["PREFECT_WORKER_CANCELLATION_POLL_SECONDS"] = "1"
     stack.start("worker", DOPSD_WORKSPACE=str(workspace), **changes)
     stack.until_healthy("worker")
 
