@@ -205,30 +205,14 @@ class Postgres:
         )  # it refuses to run as root
         folder.chmod(0o777)
         (folder / "password").write_text(env["POSTGRES_PASSWORD"])
-        words = [
-            "--pgdata",
-            str(folder / "data"),
-            "--username",
-            env["POSTGRES_USER"],
-            "--pwfile",
-            str(folder / "password"),
-        ]
-        self.call("initdb", *words, "--auth", "scram-sha-256", "--no-sync")
+        data = ("--pgdata", str(folder / "data"))
+        words = ("--username", env["POSTGRES_USER"], "--pwfile", str(folder / "password"))
+        self.call("initdb", *data, *words, "--auth", "scram-sha-256", "--no-sync")
         options = (
             f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c"
             " fsync=off"
         )
-        self.call(
-            "pg_ctl",
-            "--pgdata",
-            str(folder / "data"),
-            "--wait",
-            "--log",
-            str(folder / "log"),
-            "-o",
-            options,
-            "start",
-        )
+        self.call("pg_ctl", *data, "--wait", "--log", str(folder / "log"), "-o", options, "start")
         self.sql("postgres", f"CREATE DATABASE {env['POSTGRES_DB']}")
         self.sql("postgres", (COMPOSE / "databases.sql").read_text())
 
@@ -264,16 +248,9 @@ class Store:
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        command = [
-            str(Path(sys.executable).with_name("moto_server")),
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-        ]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        words = (Path(sys.executable).with_name("moto_server"), "--host", "127.0.0.1")
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen([*words, "--port", str(port)], **quiet)
         until_healthy(self.url, self.process)
 
     def stop(self) -> None:
