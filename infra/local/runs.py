@@ -97,8 +97,8 @@ def report_lost_runs(api: str, has_worker: bool = False) -> None:
 
 
 def pause(api: str, is_paused: bool) -> None:
-    """Pause or resume the work pool, so that no waiting run starts while others are stopped; it
-    runs one at a time.
+    """Pause the work pool, so that no waiting run starts while others are stopped, or resume it;
+    either way it runs one at a time.
     """
     changes = {"is_paused": is_paused, "concurrency_limit": 1}
     try:

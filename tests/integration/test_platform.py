@@ -56,9 +56,10 @@ def test_the_embedded_default_runs_on_the_composed_platform_whose_worker_stops_a
         assert results(workspace) == results(reproduced)  # `dvc repro` gives the same bytes
         assert (workspace / "params.yaml").read_text() == (reproduced / "params.yaml").read_text()
         share(stack, workspace, tmp_path / "third")
-        cancel_after_the_server_was_away(stack, workspace)
         idle = stack.running.pop("worker")
         assert Stack.end(idle) and idle.returncode == 143
+        start_worker(stack, workspace)  # its stages are processes of their own, for signals
+        cancel_after_the_server_was_away(stack, workspace)
         end_in_training(stack, workspace)
     finally:
         stack.stop()
@@ -140,11 +141,10 @@ def cancel_after_the_server_was_away(stack: Stack, workspace: Path) -> None:
     log, before = stack.folder / "worker.log", saved(workspace)
     train_for_long(stack, workspace)
     Stack.end(stack.running["prefect"])
-    for process in processes(workspace, "train"):
-        process.suspend()  # it would only take the processor from the others
+    (training,) = processes(workspace, "train")
+    training.suspend()  # it would only take the processor from the others
     until(lambda: "flow run cancellation will fail" in log.read_text())
-    for process in processes(workspace, "train"):
-        process.resume()
+    training.resume()
     stack.start("prefect")
     stack.until_healthy("prefect")
     listed = stack.run(
@@ -159,7 +159,6 @@ def cancel_after_the_server_was_away(stack: Stack, workspace: Path) -> None:
 def end_in_training(stack: Stack, workspace: Path) -> None:
     """SIGTERM to the worker saves the run, which goes on when the worker is back."""
     started = saved(workspace)
-    start_worker(stack, workspace)
     train_for_long(stack, workspace)
     worker = stack.running["worker"]
     worker.terminate()
