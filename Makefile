@@ -9,7 +9,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 # uv compiles no module: the first import does, once; without that each process needs 10 seconds more
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help tools dist demo demo-full test test-all test-integration coverage toy bench load garbage lint types mlflow install up down \
+.PHONY: help tools dist begin demo demo-full test test-all test-integration coverage toy bench load garbage lint types mlflow install up down \
 	integration integration-compose integration-machines integration-network integration-slurm \
 	chaos code-mutations cuda tournament every-method lowest newest gpu-versions nightly reference docs docs-serve real gpu gpu-model gpu-pack
 
@@ -31,10 +31,13 @@ tools: .venv/.installed.dev # what tests and checks need too, into the same .ven
 	@touch $@
 	@echo "installed; \`source .venv/bin/activate\` puts dopsd, dvc and prefect on your path"
 
-demo: install # train the small model with d-OPSD, test it, send the results to MLflow
+demo: begin install # train the small model with d-OPSD, test it, send the results to MLflow
 	dopsd repro
 	-dopsd publish
 	dopsd summary
+
+begin:
+	@test $(MAKELEVEL) -gt 0 || echo "this takes five to twenty minutes on two cores: first the installation, then training and tests"
 
 demo-full: install
 	DOPSD_ALLOW_RETRAIN=force dopsd repro --force pretrain

@@ -21,6 +21,7 @@ from dopsd.models.backends import NONE, PACKAGES, fields
 from dopsd.training.start import RUN
 
 STEP = "step-"  # begins the name of a checkpoint's folder
+RULES = {"published": "by the published rules", "strict": "by the strict rules"}  # of scoring
 COSTS = {"updates": "updates", "rollouts": "rollouts", "seconds": "training time (s)"}  # x axes
 
 
@@ -146,6 +147,11 @@ class Finished(RunKey):
         ]
 
 
+def score_name(name: str) -> str:
+    """Return what a score of a task's verifier counts, in words."""
+    return (RULES | {"valid_grid": "whole grids right"}).get(name, name.replace("_", " "))
+
+
 def _cost_of_start(folder: Path, digest: str) -> dict[str, float] | None:
     """Return what a run's checkpoint had cost; None if it has other weights, or is of no run."""
     parts, weights = RUN.fullmatch(folder.as_posix()), identity(folder)
@@ -190,13 +196,13 @@ Records = list[dict[str, Any]]
 SHOWN = 4  # names of runs in a line
 COARSE = ("dtype", "quantization")
 UNCHANGING = {"batch_size", "dopsd"}  # fields that hardly change an answer of the same base
-ROUNDING = "it rounds differently, which can change single answers"
+ROUNDING = "Another value rounds differently, which can change single answers"
 MEANINGS = {
-    "device": "elsewhere, the same code scored 77.5 on one kind of GPU and 72.8 on another",
-    **dict.fromkeys(COARSE, "coarser numbers change answers, and accuracy by several points"),
-    "batch_size": "on a GPU it changes the rounding, which can change single answers",
-    "dopsd": "another release may decode or score differently; its changelog says so",
-    **dict.fromkeys(PACKAGES[1:], "another version may round differently"),
+    "device": "Elsewhere, the same code scored 77.5 on one kind of GPU and 72.8 on another",
+    **dict.fromkeys(COARSE, "Coarser numbers change answers, and accuracy by several points"),
+    "batch_size": "On a GPU this changes the rounding, which can change single answers",
+    "dopsd": "Another release may decode or score differently. Its changelog says so",
+    **dict.fromkeys(PACKAGES[1:], "Another version may round differently"),
 }
 
 
@@ -230,8 +236,8 @@ def between_runs(runs: Sequence[Finished]) -> list[str]:
         if found and len(bases) > 1:
             lines.append(
                 f"{task}: the base alone scores from {min(bases, key=float)} to"
-                f" {max(bases, key=float)}: compare a run with its own base, and make sure that"
-                " the base is the same"
+                f" {max(bases, key=float)}. Compare a run with its own base, and make sure that"
+                " the base is the same."
             )
     return lines
 
@@ -264,9 +270,9 @@ def _line(field: str, known: Mapping[str, dict[str, str]]) -> str:
     names: dict[str, list[str]] = {}
     for name, values in known.items():
         names.setdefault(values.get(field, NONE), []).append(name)
-    listed = "; ".join(f"{value} ({_listed(having)})" for value, having in names.items())
+    listed = ", but ".join(f"{value} in {_listed(having)}" for value, having in names.items())
     meaning = MEANINGS.get(field, ROUNDING)
-    return f"{field.replace('_', ' ')} differs: {listed}: {meaning}"
+    return f"{field.replace('_', ' ')} differs: {listed}. {meaning}."
 
 
 def _listed(names: Sequence[str]) -> str:

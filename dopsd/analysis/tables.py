@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 RESAMPLED = (
-    "Intervals resample problems and seeds. With three seeds they are too narrow if seeds differ"
-    " more than problems: they then miss the mean one time in four. With one seed they resample"
-    " problems only and do not cover other seeds."
+    "Intervals resample problems and seeds. With three seeds, intervals are too narrow if seeds"
+    " differ more than problems: such an interval misses the mean one time in four. With one seed,"
+    " intervals resample problems only and do not cover other seeds."
 )
 Difference = tuple[float, tuple[float, float]]  # mean and its 95% interval
 

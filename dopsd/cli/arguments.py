@@ -67,7 +67,7 @@ def set_argument(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         dest="changes",
-        help="change one key, such as train.updates=50; may be repeated",
+        help="change one key, such as train.updates=50. May be repeated.",
     )
 
 

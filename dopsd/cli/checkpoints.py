@@ -29,15 +29,20 @@ COLUMNS = """\
 input, one object for each generation:
   question      the problem, in the words of the task
   ground_truth  its reference answer
-  generation    the text that a model wrote; in .json `generations`, with one text
-  A .jsonl file has one object on each line, a .json file {"generations": [...]}.
+  generation    the text that a model wrote
+  A .jsonl file has one object on each line.
+  A .json file is {"generations": [...]}.
+  Its objects may have a list `generations` of one text instead of `generation`.
 
 table, one line for each file and one for all:
-  file, n (generations), accuracy % (mean score), its 95% interval, and the task's
-  other figures: the share that the other rule accepts, and for grids valid ones
+  n             generations
+  accuracy %    mean score
+  95% interval  that of the accuracy
+  others        the share that the other rule accepts, and for grids valid ones
 
 --verdicts OUT.jsonl, one line for each generation:
-  file, row, question, answer (read from the generation), score, and those figures
+  file, row, question, answer, score, and the other figures of the table
+  The answer is the one that the verifier reads from the generation.
 """
 
 
@@ -51,7 +56,7 @@ def add_checkpoints(commands: Commands) -> None:
 def _score_command(commands: Commands) -> None:
     description = "Score generations from files with the published rule or the strict rule."
     parser = command(commands, "score", description)
-    parser.epilog, parser.formatter_class = COLUMNS, argparse.RawDescriptionHelpFormatter
+    parser.epilog = COLUMNS
     parser.add_argument(
         "files",
         nargs="+",
@@ -108,7 +113,7 @@ def _dtype_argument(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         choices=("float32", "bfloat16"),
         default="float32",
-        help="precision of a whole model; bfloat16 rounds small changes away (default: float32)",
+        help="precision of a whole model. bfloat16 rounds small changes away. (default: float32)",
     )
 
 
@@ -126,7 +131,7 @@ def _sample_command(commands: Commands) -> None:
         "--temperature",
         type=temperature,
         default=0.0,
-        help="sampling temperature; 0 is greedy (default: 0)",
+        help="sampling temperature, 0 for greedy (default: 0)",
     )
     sample.add_argument("--seed", type=seed, default=0, help="sampling seed (default: 0)")
 
@@ -173,7 +178,7 @@ def add_bases(commands: Commands) -> None:
     )
     commands.add_parser("models", description=description, help=description)
     description = (
-        "Say what a folder or a name on the hub is, and whether it can be a base; no weights are"
+        "Say what a folder or a name on the hub is, and whether it can be a base. No weights are"
         " loaded."
     )
     parser = commands.add_parser("inspect", description=description, help=description)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 COMMANDS = (*(name.replace("_", "-") for name in PARALLEL), *DVC)
 DESCRIPTION = (
     "Run a command on several machines (nodes) that share this folder. Training and evaluations"
-    " start launch.processes processes on each; other stages run on the first. With `repro`, DVC"
+    " start launch.processes processes on each. Other stages run on the first. With `repro`, DVC"
     " runs on the first node and knows of everything."
 )
 
@@ -30,11 +30,11 @@ def add_launch(commands: Commands) -> None:
     parser.add_argument(
         "--backend",
         choices=nodes.BACKENDS,
-        help="how this machine, the first, starts the others: local (on itself, to try), ssh, or"
-        " slurm (within a job of N nodes)",
+        help="how this machine, the first, starts the others. local: on itself, to try. ssh: on"
+        " --hosts. slurm: within a job of N nodes.",
     )
     parser.add_argument(
-        "--hosts", metavar="A,B,...", help="for ssh: all N machines; this one is the first"
+        "--hosts", metavar="A,B,...", help="for ssh: all N machines, this one first"
     )
     parser.add_argument(
         "--ssh", metavar="COMMAND", help="for ssh: the program and its options (default: ssh)"
@@ -55,7 +55,7 @@ def add_launch(commands: Commands) -> None:
         "words",
         nargs="+",
         metavar="COMMAND",
-        help=f"one of {', '.join(COMMANDS)}; before options of its own write --",
+        help=f"one of {', '.join(COMMANDS)}. Before options of its own write --",
     )
 
 

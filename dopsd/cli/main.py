@@ -14,7 +14,7 @@ from dopsd.algorithms.common.config import BETWEEN
 from dopsd.algorithms.registry import unknown_method
 from dopsd.cli import checkpoints, explain, results, runs, settings, stages
 from dopsd.cli.launch import add_launch, is_on_nodes, set_nodes
-from dopsd.cli.parser import CLOSING, SHELLS, Parser, PrintCompletion, overview
+from dopsd.cli.parser import CLOSING, SHELLS, Formatter, Parser, PrintCompletion, overview
 from dopsd.cli.stages import DVC, PARALLEL, STAGES
 from dopsd.config.loading import load_params
 from dopsd.config.params import Params
@@ -57,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
         usage="dopsd COMMAND ...",
         description=overview(),
         epilog=CLOSING,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Formatter,
         add_help=False,
     )
     parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
@@ -79,6 +79,8 @@ def build_parser() -> argparse.ArgumentParser:
     settings.add_profiles(commands)
     checkpoints.add_bases(commands)
     explain.add_explain(commands)
+    for added in commands.choices.values():
+        added.formatter_class = Formatter
     return parser
 
 

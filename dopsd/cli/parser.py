@@ -1,7 +1,9 @@
 """Parser of the command line: errors of one line with a suggestion, and completion for shells."""
 
 import argparse
+import re
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from itertools import takewhile
@@ -12,6 +14,18 @@ from dopsd.core.errors import Code, readable, unknown, with_code
 from dopsd.core.progress import refuse_cut_output
 
 SHELLS = ("bash", "zsh", "tcsh")
+
+
+class Formatter(argparse.HelpFormatter):
+    """Help in which each sentence begins a line; texts of several lines stay as they are."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        sentences = re.split(r"(?<=\.) +", text)
+        return [line for sentence in sentences for line in textwrap.wrap(sentence, width)]
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = self._split_lines(text, width - len(indent))
+        return text if "\n" in text else "\n".join(indent + line for line in lines)
 
 
 class Parser(argparse.ArgumentParser):
@@ -123,7 +137,7 @@ GROUPS = {
         "rehearse": "estimate the real cost, then run every stage on a tiny model",
         "run": "run all stages with Prefect (or --local), and watch them",
         "attach": "watch a run that is in progress",
-        "cancel": "stop a run; training saves",
+        "cancel": "stop a run, and let training save",
         "repro": "run the stages that changed",
         "train": "post-train one run, or continue it (a stage of `repro`)",
         "clean": "remove training folders that no run would continue",
@@ -172,8 +186,10 @@ STAGES = {  # commands that DVC and the flows run; the overview only names them
 }
 TITLE = "Post-train diffusion language models by on-policy self-distillation (d-OPSD)."
 CLOSING = """\
-dopsd COMMAND --help explains each. Settings are in params.yaml.
---version prints the version, --print-completion SHELL a script for Tab."""
+Settings are in params.yaml.
+dopsd COMMAND --help explains a command.
+--version prints the version.
+--print-completion SHELL prints a script that completes commands with Tab."""
 
 
 def commands() -> list[str]:

@@ -26,7 +26,7 @@ def add_results(commands: Commands) -> None:
     command(
         commands,
         "publish",
-        "Copy finished runs, checkpoints and the champion to MLflow; safe to repeat.",
+        "Copy finished runs, checkpoints and the champion to MLflow. It is safe to repeat.",
     )
     baselines = command(
         commands, "baselines", "Copy published accuracies to MLflow, for comparison with your runs."
@@ -40,7 +40,7 @@ def add_results(commands: Commands) -> None:
     compare = command(
         commands,
         "compare",
-        "Put finished runs side by side: paired intervals, and accuracy against cost.",
+        "Put finished runs side by side, with paired intervals and accuracy against cost.",
     )
     compare.add_argument(
         "runs",

@@ -31,7 +31,7 @@ def add_runs(commands: Commands) -> None:
     _run_command(commands)
     for name, description in (
         ("attach", "Watch a run that `dopsd run` or Prefect's UI has started. Ctrl-C leaves it."),
-        ("cancel", "Stop a run. Training saves its last finished update, and this command waits."),
+        ("cancel", "Stop a run. This command waits until training has saved its last update."),
     ):
         parser = commands.add_parser(name, description=description, help=description)
         parser.add_argument("run", nargs="?", metavar="RUN", help=RUN_HELP)
@@ -39,8 +39,8 @@ def add_runs(commands: Commands) -> None:
 
 def _run_command(commands: Commands) -> None:
     description = (
-        "Run all stages, from data to report and MLflow, on Prefect's worker, and watch them."
-        " Settings are checked first; a wrong one starts nothing. Ctrl-C leaves the view, and"
+        "Run all stages on Prefect's worker, from data to report and MLflow, and watch them."
+        " Settings are checked first. A wrong setting starts nothing. Ctrl-C leaves the view, and"
         " the run goes on."
     )
     parser = commands.add_parser("run", description=description, help=description)
@@ -65,7 +65,7 @@ def _run_command(commands: Commands) -> None:
     where.add_argument(
         "--local",
         action="store_true",
-        help="run here, without Prefect; Ctrl-C stops the run, and training saves",
+        help="run here, without Prefect. Ctrl-C stops the run, and training saves.",
     )
 
 

@@ -28,7 +28,7 @@ NEXT = """{folder}: ready. Next:
   dopsd repro                           # runs all stages, as `dvc repro` does
   dopsd summary                         # base and trained model side by side"""
 WEIGHTS = "{path}: no weights yet; `dopsd check` names what is missing before `dopsd repro`"
-MADE = "; nobody publishes it: `dopsd adapt` makes one, as dopsd's docs/bases.md says"
+MADE = "; nobody publishes it: `dopsd adapt` makes one, as dopsd's docs/adapt.md says"
 
 
 def add_checks(commands: Commands) -> None:
@@ -41,14 +41,14 @@ def add_checks(commands: Commands) -> None:
     command(
         commands,
         "check",
-        "Check params.yaml, the rows of its local files and its chats; report every error in them.",
+        "Check params.yaml, the rows of its local files and its chats. Every error is reported.",
     )
     command(
         commands,
         "doctor",
         (
-            "Check this machine for what params.yaml needs: packages, GPU, disk, ports, servers,"
-            " hub and files, with advice for each."
+            "Check this machine for what params.yaml needs, and give advice. It looks at packages,"
+            " GPU, disk, ports, servers, hub and files."
         ),
     )
 
@@ -64,8 +64,8 @@ def add_task(commands: Commands) -> None:
         "action",
         choices=("check", "list"),
         help=(
-            "check: show prompts, lengths, repeated questions and the scores of given answers;"
-            " list: all tasks"
+            "check: show prompts, lengths, repeated questions and the scores of given answers."
+            " list: show all tasks."
         ),
     )
     task.add_argument(
@@ -75,13 +75,13 @@ def add_task(commands: Commands) -> None:
         "--answers",
         type=Path,
         metavar="FILE",
-        help="check: score these too; columns answer, generation, correct (.jsonl, .csv, .parquet)",
+        help="check: score these (.jsonl, .csv, .parquet). Columns: answer, generation, correct.",
     )
 
 
 PROFILED = {  # commands that take a profile
     "params": "Write the settings of a profile, or change some keys, and print the changes.",
-    "estimate": "Estimate hours and memory of a profile on GPUs; nothing runs.",
+    "estimate": "Estimate hours and memory of a profile on GPUs. Nothing runs.",
     "rehearse": (
         "Estimate the real cost of a profile, then run every stage on a tiny random model."
     ),
@@ -108,13 +108,13 @@ def _profile_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--preset",
         help=(
-            "reference: as the published code; paper: as its equations; small: on few problems"
+            "reference: as the published code. paper: as its equations. small: on few problems."
             " (default: reference)"
         ),
     )
     parser.add_argument(
         "--hardware",
-        help="1x80gb, 4x80gb, 1xh200; for small bases also 1x16gb, cpu (default: 1x80gb)",
+        help="1x80gb, 4x80gb or 1xh200. For small bases also 1x16gb or cpu. (default: 1x80gb)",
     )
 
 

@@ -11,24 +11,25 @@ from rich.table import Table
 from rich.text import Text
 
 from dopsd.algorithms.registry import label
-from dopsd.analysis.results import between_sides
+from dopsd.analysis.results import RULES, between_sides, score_name
 from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.paths import LOG, PUBLISHED, report_folder
 from dopsd.core.progress import table_console
-from dopsd.core.statistics import gap, within
+from dopsd.core.statistics import gap, percent, within
 from dopsd.core.tables import read_log
 from dopsd.core.types import NEVER
 from dopsd.pipeline.results.ablate import variant_of_run
 from dopsd.pipeline.results.run_report import refresh
+from dopsd.tasks.registry import is_graded
 from dopsd.tracking.client import shown, start_command, tracking_uri
 from dopsd.training.run_identity import scratch_folder
 from dopsd.training.run_settings import RunSettings
 
 
 def summary(params: Params) -> None:
-    """Print a table of test accuracies, then cost and paths of each finished run.
+    """Print a table of test accuracies, then the facts of each finished run, one a line.
 
     Raises:
         DopsdError: if no run of params.yaml's matrix is finished.
@@ -37,7 +38,7 @@ def summary(params: Params) -> None:
     table = Table(box=SIMPLE, pad_edge=False, collapse_padding=True)  # for 80 columns
     for column in ("run", "base", "trained", "difference"):
         table.add_column(column, no_wrap=column != "run", overflow="fold")
-    costs = []
+    facts = []
     tested_runs = [run for run in params.runs if run.key.is_tested]
     pages = refresh(params, [run.key for run in tested_runs], "summary")
     for run in tested_runs:
@@ -51,65 +52,67 @@ def summary(params: Params) -> None:
         paired = comparison["paired"]
         name = label(str(run.key), variant_of_run(run, made["fingerprint"]))
         table.add_row(name, *sides, gap(paired["difference"], paired["interval"]))
-        costs.append(_cost(run, tested))
-        costs += [f"  warning: {text}" for text in between_sides(comparison)]
+        facts += [f"{run.key}:", *(f"  {text}" for text in _scores(run, comparison))]
+        facts += [f"  {text}" for text in _costs(run, tested, made)]
+        facts += [f"  warning: {text}" for text in between_sides(comparison)]
         for task, one in tested.get("watched", {}).items():
             best, paired = one["best"], one["paired"]
             change = gap(paired["difference"], paired["interval"])
             scored = within(best["accuracy"], best["interval"])
-            costs.append(f"  not trained: {task}: {scored}, {change}")
+            facts.append(f"  not trained: {task}: {scored}, difference {change}")
         if str(run.key) in pages:
-            costs.append(f"  report: {pages[str(run.key)]}")
-    if not costs:
+            facts.append(f"  report: {pages[str(run.key)]}")
+    if not facts:
         raise DopsdError(
             "summary: no finished run of params.yaml's matrix; run `dopsd repro` first",
             code=Code.NO_RESULTS,
         )
-    console.print(
-        "Base and trained model on test: accuracy in % [95% interval], paired difference",
-        markup=False,
-    )
+    console.print("Accuracy on test in %, with its 95% interval.", highlight=False)
+    console.print("The difference is trained minus base, paired by problem.")
     console.print(table)
-    for line in costs:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
     # soft_wrap: a link that breaks over two lines cannot be clicked
-    console.print(
-        _links(params, {run.key.task for run in tested_runs}),
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    for line in (*facts, _links(params, {run.key.task for run in tested_runs})):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _cost(run: RunSettings, tested: dict[str, Any]) -> str:
-    folder, n = run.key.folder, next(iter(tested["protocols"].values()))["base"]["n"]
-    c = read_json(folder / "train.json", "dopsd train")
-    scratch = scratch_folder(run)
-    log_file = scratch / LOG
-    number = c["collects"] * run.train.prompts_per_collect  # a prompt may come several times
-    prompts = f" for {number} prompts" if c["fingerprint"] == scratch.name else ""
-    seconds = "restored from the cache"
-    if log_file.is_file():
+def _scores(run: RunSettings, comparison: dict[str, Any]) -> list[str]:
+    """Return what accuracy is in a graded task, and the scores that the task adds to it."""
+    base, best = (comparison[side].get("figures", {}) for side in ("base", "best"))
+    lines = ["accuracy: mean share of an answer that is right"] * is_graded(run.key.task, run.data)
+    return lines + [
+        f"{score_name(name)}: {percent(base[name])}% before, {percent(best[name])}% after"
+        for name in base
+        if name not in RULES
+    ]
+
+
+def _costs(run: RunSettings, tested: dict[str, Any], made: dict[str, Any]) -> list[str]:
+    """Return checkpoint, costs and paths of a run, from test/paired.json and train.json."""
+    scratch, n = scratch_folder(run), next(iter(tested["protocols"].values()))["base"]["n"]
+    number = made["collects"] * run.train.prompts_per_collect  # a prompt may come several times
+    seconds = "not known, the run is from DVC's cache"
+    if (log_file := scratch / LOG).is_file():
         seconds = f"{sum(row['time/update_seconds'] for row in read_log(log_file)):.0f} s"
-    start = f", started from {c['started_from']}" if "started_from" in c else ""
-    return (
-        f"{run.key}: checkpoint {tested['selected']['update']}{start}, tested on {n} problems\n"
-        f"  cost: {c['updates']} updates, {c['rollouts']} rollouts{prompts}"
-        f" ({c['trajectories']} kept), "
-        f"{c['sampled_tokens']} tokens, {seconds}\n"
-        f"  {'adapter' if run.train.adapter else 'all weights'}: {folder / 'best'}"
-        f"   figures: {report_folder(*run.key.parts)}"
-    )
+    facts = {
+        "test problems": n,
+        "checkpoint": f"update {tested['selected']['update']} of {made['updates']}",
+        "started from": made.get("started_from"),
+        "prompts": number if made["fingerprint"] == scratch.name else None,
+        "rollouts": made["rollouts"],
+        "kept for training": made["trajectories"],
+        "sampled tokens": made["sampled_tokens"],
+        "training time": seconds,
+        "adapter" if run.train.adapter else "all weights": run.key.folder / "best",
+        "figures": report_folder(*run.key.parts),
+    }
+    return [f"{name}: {fact}" for name, fact in facts.items() if fact is not None]
 
 
 def _links(params: Params, tasks: set[str]) -> str:
     """Return where MLflow is, and the links of these tasks to their runs side by side."""
     uri = tracking_uri(params.tracking.uri)
-    heading = (
-        f"MLflow: {shown(uri)}"
-        if not uri.startswith("sqlite")
-        else f"MLflow, while `{start_command('MLflow')}` runs:"
-    )
+    heading = f"MLflow, while `{start_command('MLflow')}` runs:"
+    heading = heading if uri.startswith("sqlite") else f"MLflow: {shown(uri)}"
     links = read_json(PUBLISHED, "dopsd publish")["comparison"] if PUBLISHED.is_file() else {}
     links = {task: link for task, link in links.items() if task in tasks}
     if not links:

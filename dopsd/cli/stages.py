@@ -27,8 +27,9 @@ STAGES = {  # stage: (description, arguments beyond --params)
         ("task",),
     ),
     "adapt": (
-        "Turn the autoregressive model adapt.source (Llama, Qwen2 or Qwen3; a folder or a GGUF"
-        " file) into the base model.path. An interrupted run continues from its last checkpoint.",
+        "Turn the autoregressive model adapt.source into the base model.path. The source is Llama,"
+        " Qwen2 or Qwen3, in a folder or a GGUF file. An interrupted run continues from its last"
+        " checkpoint.",
         ("task",),
     ),
     "evaluate_base": ("Score the base model on the selection split (select.split).", ("task",)),
@@ -55,7 +56,7 @@ STAGES = {  # stage: (description, arguments beyond --params)
     "report": (
         (
             "Draw accuracy, training curves and one denoising trajectory into"
-            " reports/<task>/<method>/<seed>/, and write all of it into one HTML file,"
+            " reports/<task>/<method>/<seed>/. Write all of it into one HTML file too,"
             " reports/<task>-<method>-<seed>.html."
         ),
         ("task", "method", "seed"),
@@ -84,11 +85,11 @@ MEASURED = (
 )
 DVC = {  # commands that DVC runs, with DVC's own arguments
     "repro": (
-        "Run the stages that changed, as DVC's `repro` does; a second writer of this workspace"
+        "Run the stages that changed, as DVC's `repro` does. A second writer of this workspace"
         " waits."
     ),
     "commit": (
-        "Record results that were made without DVC, as DVC's `commit` does; a second writer waits."
+        "Record results that were made without DVC, as DVC's `commit` does. A second writer waits."
     ),
 }
 
@@ -126,7 +127,7 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
     """
     group = parser.add_argument_group(
         "a run that other code began",
-        "default: stop; DOPSD_OTHER_CODE=continue or anew in the environment chooses too",
+        "default: stop. DOPSD_OTHER_CODE=continue or anew in the environment chooses too.",
     )
     answers = group.add_mutually_exclusive_group()
     answers.add_argument(
@@ -136,7 +137,7 @@ def _train_arguments(parser: argparse.ArgumentParser) -> None:
         dest="other_code",
         help="continue from its last checkpoint",
     )
-    anew_help = "start at update 0; the old run moves to work/aside until `dopsd clean`"
+    anew_help = "start at update 0. The old run moves to work/aside until `dopsd clean`."
     answers.add_argument(
         "--anew", action="store_const", const="anew", dest="other_code", help=anew_help
     )
@@ -146,7 +147,7 @@ def _measure_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `dopsd evaluate` that score one checkpoint on any split and protocol."""
     group = parser.add_argument_group(
         "one checkpoint",
-        "Any of these options scores one checkpoint instead of a run; params.yaml gives the rest.",
+        "Any of these options scores one checkpoint instead of a run. params.yaml gives the rest.",
     )
     group.add_argument(
         "--model", metavar="FOLDER", help="base model folder (default: base of the task)"

@@ -58,7 +58,7 @@ def architecture_of(folder: Path) -> str | None:
     name = name or folder_name(str(model_type))
     if name not in ARCHITECTURES.names:
         can_adapt = f"a2d_{name}" in ARCHITECTURES.names
-        advice = "; `dopsd adapt` makes a base of it (dopsd's docs/bases.md)" if can_adapt else ""
+        advice = "; `dopsd adapt` makes a base of it (dopsd's docs/adapt.md)" if can_adapt else ""
         raise DopsdError(
             f"{folder}/config.json: model_type {model_type!r} is not supported; there is"
             f" {', '.join(ARCHITECTURES.names)}; `dopsd models` lists bases{advice}",

@@ -175,7 +175,7 @@ def _print_source(path: Path, name: str, about: list[str]) -> None:
         *about,
         f"autoregressive {source.raw['model_type']}, {count:,} parameters: no base as it is",
         f"special tokens in reserve, for adapt.mask_token: {reserve_in_words(source.tokenizer)}",
-        "`dopsd adapt` makes a base of it (dopsd's docs/bases.md): set adapt.source, adapt.tasks"
+        "`dopsd adapt` makes a base of it (dopsd's docs/adapt.md): set adapt.source, adapt.tasks"
         " and, for the result, model.path",
     ]
     config = class_of(source.raw["model_type"]).from_dict(source.raw | {"mask_token_id": 0})

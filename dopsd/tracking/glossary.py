@@ -78,9 +78,8 @@ TRAINING = {
     "collapsed": Metric(
         "flag",
         r"1 from the first update at which $\bar s < (1 - d) b$ and"
-        r" $\bar s < b - e \sqrt{2 v / (w n)}$, absent before: $b$ is the best $\bar s$ so far, $v$"
-        " the variance of all scores, $d$, $e$ and $w$ are `train.collapse_drop`, `collapse_errors`"
-        " and `collapse_window`, $n$ is `train.prompts_per_collect`",
+        r" $\bar s < b - e \sqrt{2 v / (w n)}$, absent before; the symbols are in"
+        " [Collapse](algorithms/index.md#collapse)",
         f"{DETECTOR}.is_collapsed",
         "1 once first attempts score far below their best rolling mean, absent before",
     ),
@@ -113,9 +112,9 @@ HOURS = "dopsd.tracking.publish_run.device_hours"
 RUN_COST = {
     "cost/gpu_hours": Metric(
         "GPU-hours",
-        "sum of `time/update_seconds` of all updates times the GPUs that made them, over all"
-        " segments of an interrupted run; without starts, evaluations, and updates that a kill"
-        " lost; absent of a run from DVC's cache",
+        "sum of `time/update_seconds` of all updates times their GPUs, over all segments of an"
+        " interrupted run; without starts, evaluations, and updates that a kill lost; absent of a"
+        " run from DVC's cache",
         HOURS,
     ),
     "cost/cpu_hours": Metric(
@@ -237,9 +236,9 @@ MLFLOW = {
     **{
         f"best/area/{name}": Metric(
             "share",
-            f"{whose}area under accuracy on test against denoising steps, from 0 to the steps $T$"
-            " of the selecting protocol, divided by $T$: the mean of accuracy over steps, with"
-            " lines between the points of `evaluate.curve` (fixed steps), 0 at 0 steps",
+            f"{whose}mean of accuracy on test over denoising steps, from 0 to those of the"
+            " selecting protocol: the area under lines between the points of `evaluate.curve`"
+            " (fixed steps), 0 at 0 steps",
             "dopsd.evaluation.speed.areas",
         )
         for name, whose in (("base", "base: "), ("best", ""), ("difference", "paired difference: "))

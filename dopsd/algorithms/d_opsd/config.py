@@ -97,11 +97,9 @@ UNSURE = "how unsure the {} is about a token, mean over target positions; 0: qui
 METRICS = {
     "divergence": Metric(
         "nats",
-        r"divergence of student $p_s$ and teacher $p_t$ before clipping, mean over target"
-        r" positions. `forward_kl`: $\sum_v p_t(v) \ln \frac{p_t(v)}{p_s(v)}$; `reverse_kl`:"
-        r" $\sum_v p_s(v) \ln \frac{p_s(v)}{p_t(v)}$; `jsd`: $\beta \mathrm{KL}(p_t, m) +"
-        r" (1-\beta) \mathrm{KL}(p_s, m)$ with $m = (1-\beta) p_s + \beta p_t$. With"
-        r" `loss_vocabulary: teacher_top_k`, both are renormalised over the teacher's top $k$",
+        r"$D(p_s, p_t)$ of student and teacher before clipping, mean over target positions; the"
+        " formulas are in [d_opsd](algorithms/d_opsd.md#loss). With `loss_vocabulary:"
+        r" teacher_top_k`, both are renormalised over the teacher's top $k$",
         f"{DIVERGENCE}.Divergence.__call__",
         "how far the student's predictions are from the teacher's, mean over target positions; 0:"
         " equal",

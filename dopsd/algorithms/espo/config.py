@@ -64,10 +64,9 @@ LOSS = "dopsd.algorithms.espo.algorithm.Espo.loss"
 METRICS = GROUPS | {
     "kl": Metric(
         "nats",
-        r"estimated KL to the initial policy: $(E - E_{\text{ref}})^2 / (2 L)$, mean over"
-        r" completions, with $D$ in place of $E$ for `token_weight: one`; with `objective: token`"
-        r" $e^{\Delta} - \Delta - 1$, $\Delta = \ln p_{\text{ref}} - \ln p_\theta$, mean over"
-        r" tokens",
+        r"estimated KL to the initial policy: the penalty in [espo](algorithms/espo.md) without"
+        r" $\lambda$, with $D$ in place of $E$ for `token_weight: one`; mean over completions, with"
+        " `objective: token` over tokens",
         LOSS,
         "estimated distance (KL divergence) from the initial policy",
     ),

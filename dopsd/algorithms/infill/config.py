@@ -126,8 +126,8 @@ METRICS = {
     "answer_shift": Metric(
         "share",
         r"with `least_shift`: $\frac{1}{2} \sum_v \lvert q(v) - q_0(v) \rvert$ of the teacher with"
-        " the answer, $q$, and without it, $q_0$, mean over the masked positions of the block, in a"
-        " quarter of the states where it is shown some",
+        " the answer, $q$, and without, $q_0$; mean over the block's masked positions, in a"
+        " quarter of states with a reveal",
         "dopsd.algorithms.infill.lessons.answer_shift",
         "how much of the teacher's prediction the shown answer changes; 0: it says nothing",
     ),

@@ -73,8 +73,8 @@ def _held_out(share: str) -> Metric:
     return Metric(
         "nats",
         rf"$\frac{{1}}{{t L}} \sum_{{k \text{{ masked}}}} -\ln p(y_k)$ at $t = {share}$, mean over"
-        " at most 32 texts that are not learnt, masked alike each time: solutions of the validation"
-        " split, or the first of `traces`, one in 20 (`held_out_every`)",
+        " at most 32 held-out texts (`held_out_every`), always masked alike: of the validation"
+        " split, or the first of `traces`, one in 20",
         "dopsd.algorithms.sft.held_out.HeldOut.measure",
         f"how surprised the model is by texts that it does not learn, with {share} of them masked",
     )

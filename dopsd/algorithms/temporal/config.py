@@ -19,8 +19,8 @@ class TemporalConfig(IteratedGroupConfig):
     The defaults are those of TSD (arXiv 2609.15177), of which only summaries were read. The
     published code of dOPSD (arXiv 2607.04428, another paper than d-OPSD) has `target: finished`,
     `divergence: reverse_kl`, `teacher: base`, and no loss of wrong rollouts (`reward: correct` and
-    `weight: reward`); as options, `all_future` or `snapshot`, and a loss of all (`weight: none`).
-    Its teacher sees the finished token itself too; here it is masked.
+    `weight: reward`). Its options are `all_future` or `snapshot`, and a loss of all
+    (`weight: none`). Its teacher sees the finished token itself too; here it is masked.
     """
 
     group_size: Annotated[int, Field(ge=1, le=LARGEST)] = 4  # rollouts per problem

@@ -13,9 +13,9 @@ from dopsd.rollout.config import SamplingConfig
 class VrpoConfig(AlgorithmConfig):
     """Settings of VRPO: variance-reduced preference optimisation (LLaDA 1.5, arXiv 2505.19223).
 
-    These choices are this project's: how pairs are made (`attempts`, `temperature`, `pairs`), that
-    a graded task pairs its best with its worst rollout, that the fine-tuning term is the bound per
-    token, and that tokens after the first end of text are masked.
+    These choices are this project's: how pairs are formed (`attempts`, `temperature`, `pairs`), and
+    that a graded task pairs its best with its worst rollout. The fine-tuning term is the bound per
+    token, and tokens after the first end of text are masked; both are our choices too.
     """
 
     attempts: Annotated[int, Field(ge=2, le=LARGEST)] = 8  # rollouts per problem

@@ -135,7 +135,7 @@ def _chart(facts: ComparisonFacts, task: str) -> Chart:
         name = facts.names[task, method]
         _draw_group(drawing, curves, costs, shade, name)
         legend.append((name, shade, "line"))
-    note = f"Accuracy on {split}, which selects checkpoints; the tables above are on test."
+    note = f"Accuracy on {split}, which selects checkpoints. The tables above are on test."
     if any(len(curves) > 1 for curves in members.values()):
         note += " Thin lines are seeds, thick ones their means."
     if any(run.start for curves in members.values() for run in curves):

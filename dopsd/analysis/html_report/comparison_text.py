@@ -20,9 +20,8 @@ ENOUGH_SEEDS = 5
 SPREAD = 1.5  # standard errors over problems; seeds that differ more than this differ by themselves
 RULE = (
     "The rule: “cannot tell” if the 95% interval of the paired difference includes 0, or with one"
-    f" seed; “sure” if it excludes 0, at least {ENOUGH_SEEDS} seeds were run and all of them point"
-    " the same way; “weakly sure” if it excludes 0, but with fewer seeds or with seeds that"
-    " disagree."
+    f" seed. “Sure” if the interval excludes 0 and at least {ENOUGH_SEEDS} seeds all point the same"
+    " way. “Weakly sure” if the interval excludes 0 with fewer seeds, or with seeds that disagree."
 )
 
 
@@ -45,14 +44,12 @@ def verdict(pair: dict[str, Any], is_graded: bool = False) -> str:
     interval, seeds = pair["interval"], count(len(pair["by_seed"]), "seed")
     certain = certainty(interval, pair["by_seed"])
     if certain == "cannot tell":
-        reason = (
-            "one seed cannot show what other seeds would give"
-            if excludes_zero(interval)
-            else "the interval includes 0"
-        )
+        reason = "The interval includes 0"
+        if excludes_zero(interval):
+            reason = "One seed cannot show what other seeds would give"
         return (
             f"{pair['task']}: cannot tell whether {first} or {second} is better. {first} minus"
-            f" {second} is {points(difference, interval)} over {seeds}; {reason}."
+            f" {second} is {points(difference, interval)} over {seeds}. {reason}."
         )
     if difference < 0:
         first, second, difference = second, first, -difference
@@ -73,11 +70,12 @@ def seed_spread(pair: dict[str, Any]) -> str:
     if spread <= SPREAD * pair["problem_error"]:
         return ""
     return (
-        f"{pair['task']}: the differences between {pair['first']} and {pair['second']} vary by"
-        f" {percent(spread)} points from seed to seed (standard deviation), more than the choice of"
-        f" problems explains in one seed (standard error {percent(pair['problem_error'])}). The"
-        f" interval is then too narrow with few seeds, and {len(pair['by_seed'])} seeds point the"
-        f" same way by chance one time in {2 ** (len(pair['by_seed']) - 1)}: run more seeds."
+        f"{pair['task']}: from seed to seed the difference between {pair['first']} and"
+        f" {pair['second']} varies by a standard deviation of {percent(spread)} points. The choice"
+        " of problems explains less: in one seed a standard error of"
+        f" {percent(pair['problem_error'])} points. With few seeds the interval is then too narrow."
+        f" By chance, {len(pair['by_seed'])} seeds point the same way one time in"
+        f" {2 ** (len(pair['by_seed']) - 1)}. Run more seeds."
     )
 
 
@@ -156,22 +154,21 @@ def of_all(facts: ComparisonFacts) -> list[str]:
         more = list(range(ENOUGH_SEEDS))
         texts.insert(
             0,
-            f"Only {words.count(seeds, 'seed')} can be compared. Other seeds may give other values;"
-            f" {ENOUGH_SEEDS} or more are better:"
-            f" `dopsd params --set 'matrix.seeds={more}'` and `dopsd repro`, which keeps finished"
-            " runs.",
+            f"Only {words.count(seeds, 'seed')} can be compared. Other seeds may give other values."
+            f" {ENOUGH_SEEDS} seeds or more are better: `dopsd params --set 'matrix.seeds={more}'`"
+            " and `dopsd repro`, which keeps finished runs.",
         )
     if on_test:
         texts.append(
-            f"The test set itself selected the checkpoint of {', '.join(on_test)}: their test"
+            f"The test set itself selected the checkpoint of {', '.join(on_test)}. Such a test"
             " accuracy is too high."
         )
     return [
         *texts,
         "Seconds count all that a machine did in that time. Compare them only between runs on the"
         " same device without other work.",
-        "Each further look at the same test problems, to choose between methods, makes the best one"
-        " look better than it is.",
+        "Each further choice between methods on the same test problems makes the best method look"
+        " better than it is.",
     ]
 
 
@@ -233,8 +230,9 @@ def _fewer_full_marks(facts: ComparisonFacts) -> list[str]:
         if row["difference"][0] > 0 and after < before:
             name = facts.names[row["task"], row["method"]]
             texts.append(
-                f"{row['task']}: with {name} the mean score rises, but fewer answers get"
-                f" full marks: {percent(after)}%, and {percent(before)}% of the base's."
+                f"{row['task']}: with {name} the mean score rises, but fewer answers get full"
+                f" marks. These are {percent(after)}% of its answers, and {percent(before)}% of the"
+                " base's."
             )
     return texts
 
@@ -276,7 +274,7 @@ def _of_start(task: str, name: str, group: list[Finished]) -> str:
         costs = f":{' on average' if len(found) > 1 else ''} {', '.join(parts)}"
     return (
         f"{task}: {name} did not start from the base{some}, but from {listed}. Its difference to"
-        " the base is that of both trainings together, and its costs here leave out those of the"
+        " the base is that of both trainings together. Its costs here leave out those of the"
         f" start{costs}."
     )
 

@@ -40,27 +40,25 @@ class Outcomes(NamedTuple):
         return excludes_zero(interval) and is_enough
 
     def meaning(self, difference: float, interval: Sequence[float]) -> str:
-        """Return what a paired difference allows to conclude.
+        """Return what a paired difference allows to conclude, in sentences.
 
         Args:
             difference: mean of trained minus base.
             interval: its 95% bootstrap interval.
         """
-        counts = f"better on {self.better}, worse on {self.worse}, equal on {self.equal}"
+        counts = f"better on {self.better} problems, equal on {self.equal}, worse on {self.worse}"
         if not self.changed:
-            return "every answer scores as the base's, so this test cannot tell the two apart"
+            return "Every answer scores as the base's, so this test cannot tell the two apart."
         if self.tells_apart(interval):
             change = "gain" if difference > 0 else "loss"
-            return (
-                f"the interval excludes 0, so the choice of test problems does not explain the"
-                f" {change} ({counts}). Other seeds may give other values"
-            )
+            text = f"The interval excludes 0: the choice of problems does not explain the {change}."
+            return f"{text} The score is {counts}. Other seeds may give other values."
         if self.changed < FEW:
-            return (
-                f"only {self.changed} of {sum(self)} scores changed ({counts}), which chance can"
-                f" explain (sign test: p = {sign_test(self.better, self.worse):.2f})"
-            )
-        return f"the interval includes 0, so this test cannot tell the two apart ({counts})"
+            chance = f"sign test: p = {sign_test(self.better, self.worse):.2f}"
+            text = f"Only {self.changed} of {sum(self)} scores changed"
+            return f"{text}, which chance can explain ({chance}). The score is {counts}."
+        text = "The interval includes 0, so this test cannot tell the two apart."
+        return f"{text} The score is {counts}."
 
 
 def outcomes(comparison: dict[str, Any]) -> Outcomes:

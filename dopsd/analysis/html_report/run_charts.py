@@ -24,10 +24,10 @@ TITLES = LABELS | {  # plain names of metrics that the figures do not have
 }
 MORE = {  # what else a reader has to know of a metric; the loss: of methods with a teacher
     "loss": (
-        "It need not fall while accuracy rises: each update compares the student with a teacher"
-        " that sees other answers, and the mean depends on how hard the current states are. "
+        "The loss need not fall while accuracy rises. Each update compares the student with a"
+        " teacher that sees other answers. The mean depends on how hard the current states are. "
     ),
-    "grad_norm": "Clipped gradients are usual: the clip is a limit on a step, and no fault. ",
+    "grad_norm": "Clipped gradients are usual. The clip is a limit on a step, and no fault. ",
 }
 UNITS = {"share": "in %", "1": "no unit", "by algorithm": "unit of the method's loss"}
 
@@ -183,8 +183,8 @@ def _overlap_chart(facts: RunFacts, blocks: list[int], name: str) -> Chart:
 
 
 def capitalised(text: str) -> str:
-    """Return the text with its first letter large."""
-    return f"{text[:1].upper()}{text[1:]}"
+    """Return the text with its first letter large, and a sentence for each semicolon."""
+    return ". ".join(f"{part[:1].upper()}{part[1:]}" for part in text.split("; "))
 
 
 AXES = {  # cost: title of its axis

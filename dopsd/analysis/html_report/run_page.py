@@ -16,7 +16,7 @@ from dopsd.analysis.html_report.run_charts import (
     training_charts,
 )
 from dopsd.analysis.html_report.words import how_it_works
-from dopsd.analysis.results import records_of
+from dopsd.analysis.results import records_of, score_name
 from dopsd.core.statistics import percent, points, within
 from dopsd.models.backends import in_words
 
@@ -28,13 +28,6 @@ TOTALS = {  # counter of train.json: what it counts
     "rollouts": "rollouts (sampled answers)",
     "trajectories": "sequences that were trained on",
     "sampled_tokens": "sampled tokens",
-}
-
-
-SCORES = {  # of a task's verifier: what it counts
-    "published": "by the published rules",
-    "strict": "by the strict rules",
-    "valid_grid": "whole valid grids",
 }
 
 
@@ -106,7 +99,7 @@ def _result_rows(facts: RunFacts) -> list[dict[str, str]]:
 def _score_rows(facts: RunFacts) -> list[tuple[str, str, str, str]]:
     """Return protocol, meaning, base and trained of each score that the task's verifier gives."""
     return [
-        (name, SCORES.get(score, score.replace("_", " ")), percent(value), percent(trained))
+        (name, score_name(score), percent(value), percent(trained))
         for name, comparison in facts.tested["protocols"].items()
         for score, value in comparison["base"].get("figures", {}).items()
         for trained in [comparison["best"]["figures"][score]]

@@ -19,7 +19,7 @@ GLOSSARY = {
         " that is right."
     ),
     "Adapter": (
-        "a small set of added weights (LoRA). Training changes these alone; without them the model"
+        "a small set of added weights (LoRA). Training changes these alone. Without them the model"
         " is the base."
     ),
     "Attempt": "one of several answers sampled for the same problem.",
@@ -29,7 +29,7 @@ GLOSSARY = {
         " right."
     ),
     "Checkpoint": "the trained weights as saved after a number of updates.",
-    "Collect": "one round of sampling answers to train on; several updates may follow from it.",
+    "Collect": "one round of sampling answers to train on. Several updates may follow from it.",
     "Denoising step": (
         "one pass of the model over an answer, after which the masks it is surest of are filled in."
     ),
@@ -40,7 +40,7 @@ GLOSSARY = {
         " plausibly give. It does not cover other seeds unless it says so."
     ),
     "Mask": "the sign for a token that is not filled in yet. An answer begins as masks alone.",
-    "Nats": "the unit of entropies and divergences with natural logarithms; 1 nat is 1.44 bits.",
+    "Nats": "the unit of entropies and divergences with natural logarithms. 1 nat is 1.44 bits.",
     "Paired difference": (
         "the mean over problems of one score minus another on the same problem: trained minus base,"
         " or one method minus another. It is more exact than a comparison of the two intervals."
@@ -60,7 +60,7 @@ GLOSSARY = {
     ),
     "Update": "one optimizer step, which changes the weights.",
     "Validation and test": (
-        "problems that training never sees. Validation selects the checkpoint; test is used once,"
+        "problems that training never sees. Validation selects the checkpoint. Test is used once,"
         " for the result."
     ),
 }
@@ -77,7 +77,7 @@ def headline(facts: RunFacts) -> str:
     )
     return (
         f"The trained model {does}, {points(paired['difference'], paired['interval'])} against the"
-        f" base; {outcomes(facts.comparison).meaning(paired['difference'], paired['interval'])}."
+        f" base. {outcomes(facts.comparison).meaning(paired['difference'], paired['interval'])}"
     )
 
 
@@ -87,9 +87,9 @@ def marks(facts: RunFacts) -> str:
         return ""
     base, best = (facts.comparison[side] for side in ("base", "best"))
     return (
-        "This task is graded: the score of an answer is the share of it that is right, and accuracy"
-        f" is the mean score. {percent(best['whole'])}% of the trained model's answers get full"
-        f" marks, and {percent(base['whole'])}% of the base's."
+        "This task is graded: the score of an answer is the share of it that is right. Accuracy is"
+        f" the mean score. Full marks go to {percent(best['whole'])}% of the trained model's"
+        f" answers, and to {percent(base['whole'])}% of the base's."
     )
 
 
@@ -110,8 +110,8 @@ def warnings(facts: RunFacts) -> list[tuple[str, str]]:
             "Collapse",
             bool(collapse),
             "First attempts have scored far below their best since update"
-            f" {collapse[0] if collapse else ''}. Better checkpoints were kept, and updates after"
-            " that were lost time.",
+            f" {collapse[0] if collapse else ''}. Better checkpoints were kept. Later updates were"
+            " lost time.",
         ),
         (
             "Ended early",
@@ -140,7 +140,7 @@ def warnings(facts: RunFacts) -> list[tuple[str, str]]:
             "Started from a checkpoint",
             bool(facts.description.start),
             f"Training started from `{facts.description.start}`. The difference to the base is that"
-            " of both trainings together, and costs are those of the second one alone.",
+            " of both trainings together. Costs are those of the second training alone.",
         ),
     ]
     measured = [("Measured differently", text) for text in between_sides(facts.comparison)]
@@ -178,7 +178,7 @@ def saved(sides: Sequence[dict[str, Any]]) -> str:
     shares = [1 - side["steps"] / side["protocol"]["steps"] for side in sides]
     if max(shares) < LEAST_SAVED:
         return ""
-    return f"; {' and '.join(f'{share:.0%}' for share in shares)} of the steps were not needed"
+    return f". {' and '.join(f'{share:.0%}' for share in shares)} of the steps were not needed"
 
 
 LEAST_SAVED = 0.005  # share of the steps that is worth a word

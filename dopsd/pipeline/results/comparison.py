@@ -101,8 +101,9 @@ def markdown(tables: Tables, runs: list[Finished], baseline: str, settings: Sett
 def _runs(rows: Rows, runs: list[Finished]) -> list[str]:
     splits = " and ".join(dict.fromkeys(chosen_on(run) for run in runs))
     lines = [
-        "Accuracy on test in % [95% interval] and paired difference to the base; costs until the"
-        f" checkpoint, which was chosen on {splits}.",
+        "Accuracy is on test, in %, with its 95% interval.",
+        "The difference to the base is paired by problem.",
+        f"Costs are those until the checkpoint, which was chosen on {splits}.",
         "",
         *head("run", "n", "base", "trained", "difference", "update", *COUNTED, "seconds"),
     ]
@@ -118,7 +119,7 @@ def _runs(rows: Rows, runs: list[Finished]) -> list[str]:
 def _means(rows: Rows) -> list[str]:
     return [
         "",
-        f"Means over seeds, costs too. {RESAMPLED}",
+        f"Accuracies and costs are means over seeds. {RESAMPLED}",
         "",
         *head("task", "method", "seeds", "trained", "difference", *COST_COLUMNS),
         *(
@@ -136,7 +137,7 @@ def _means(rows: Rows) -> list[str]:
 def _pairs(rows: Rows) -> list[str]:
     return [
         "",
-        "Methods in pairs, over the seeds that both have, paired by problem.",
+        "Methods in pairs, over the seeds that both have.\nDifferences are paired by problem.",
         "",
         *head("task", "first", "second", "seeds", "first - second", "by seed", "how sure"),
         *(
@@ -154,8 +155,8 @@ def _pairs(rows: Rows) -> list[str]:
 def _speed(rows: Rows) -> list[str]:
     return [
         "",
-        "Accuracy on test with fewer steps (`evaluate.curve`), and the area under the points with"
-        " fixed steps, as a mean, in %.",
+        "Accuracy on test in % with fewer steps (`evaluate.curve`).",
+        "The area is that under the points with fixed steps, as a mean in %.",
         "",
         *head("task", "method", "seeds", "base", "area", "difference", "steps: accuracy"),
         *(
@@ -173,8 +174,8 @@ def _speed(rows: Rows) -> list[str]:
 def _reached(rows: Rows, baseline: str) -> list[str]:
     return [
         "",
-        "Cost until the mean curve on the selection split first reaches the best of"
-        f" `{baseline}`'s, over the seeds that both have:",
+        f"Cost until a method first reaches the best accuracy of `{baseline}`.",
+        "Accuracies are those of mean curves on the selection split, over the shared seeds.",
         "",
         *head("task", "method", "seeds", "best to reach", *COST_COLUMNS),
         *(

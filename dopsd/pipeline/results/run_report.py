@@ -208,7 +208,7 @@ def staleness(run: RunSettings, totals: dict[str, Any]) -> str:
 
 def _difference(run: RunSettings, totals: dict[str, Any]) -> str:
     if totals["fingerprint"] == scratch_folder(run).name:
-        return "Other code trained this run; `dopsd repro` asks what to do with it."
+        return "Other code trained this run. `dopsd repro` asks what to do with it."
     record = record_of(WORK / totals["fingerprint"])
     before = flat(_with_ends(record["settings"], record["ends"])) if record else {}
     after = flat(_with_ends(*settings_of(run)))

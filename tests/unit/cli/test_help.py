@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 from dopsd.cli.main import build_parser, main
 from dopsd.cli.parser import commands as listed_commands
@@ -32,6 +33,11 @@ def test_every_command_says_what_it_does_in_whole_sentences():
     for name, parser in commands().items():
         text = parser.description or ""
         assert name in HIDDEN or (text[0].isupper() and text.endswith(".")), name
+
+
+def test_help_says_one_thing_a_line():
+    for name, parser in {"dopsd": build_parser(), **commands()}.items():
+        assert not re.search(r";|[a-z>`)]\. \S", parser.format_help()), name
 
 
 def test_score_names_the_columns_that_it_reads_and_writes():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -52,6 +53,18 @@ def test_the_image_holds_all_files_that_init_copies():
     for name in copied:
         above = {str(p) for p in (Path(name), *Path(name).parents)}
         assert above & sent, f"{name}: not sent to the builder (.dockerignore)"
+
+
+def test_a_slow_installation_says_how_far_it_is(tmp_path, monkeypatch, capfd):
+    said = "Resolved 3 packages\nDownloading torch (9MiB)\nDownloading six\n Downloaded six\nwhy"
+    program = f"import os, time\nos.write(2, {said.encode()})\ntime.sleep(1)\nos._exit(3)"
+    (tmp_path / "slow.py").write_text(program)
+    run = runpy.run_path(str(ROOT / ".ci/install"))["run"]
+    monkeypatch.setitem(run.__globals__, "EVERY", 0.5)
+    assert not run("slow", env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    out, err = capfd.readouterr()
+    line = "  0 min: slow is working. Resolved 3 packages. Still downloading torch (9MiB)\n"
+    assert line in out and err == "why"
 
 
 def test_the_compose_file_is_one():

@@ -193,7 +193,7 @@ def test_the_base_itself_is_not_a_checkpoint_that_reaches_anything(folder):
     finished("rft", 0, {"a": 0.0, "b": 0.0})
     lines = compare.compare(folder, ["sudoku/diffu_grpo/0", "sudoku/rft/0"]).splitlines()
     assert "| sudoku | diffu_grpo | 1 | 12.5 | 2 | 2 | 4 | 160 | from the cache |" in lines
-    assert any("first reaches the best of `d" in line for line in lines)
+    assert any("best accuracy of `diffu_grpo`." in line for line in lines)
     assert f"| sudoku | rft | 1 | 12.5 |{' not reached |' * 5}" in lines
 
 
@@ -260,7 +260,7 @@ def test_the_page_has_the_verdict_the_tables_and_what_is_stale(folder):
     write_json(paired, tested)
     compare.compare(folder, ["sudoku/d_opsd/0", "sudoku/rft/0"])
     page = html()
-    assert "fewer answers get full marks: 0.0%, and 25" in page
+    assert "full marks. These are 0.0% of its answers, and 25" in page
     assert "Stale run sudoku/rft/0." in page and "cannot tell whether" in page
 
 

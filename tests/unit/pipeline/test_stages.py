@@ -78,18 +78,20 @@ def test_every_stage_leaves_its_results(finished, capsys, monkeypatch):
     assert len(trajectory["tokens"]) == 40 and len(trajectory["shown"]) == 20
     for name in ("accuracy", "training", "trajectory"):
         assert Path(f"reports/sudoku/d_opsd/0/{name}.png").stat().st_size > 5000
+    grids = [f"{100 * paired[s]['figures']['valid_grid']:.1f}%" for s in ("base", "best")]
     for columns in ("80", "30"):  # of a log that is not a terminal
         monkeypatch.setenv("COLUMNS", columns)
         assert main(["summary"]) == 0
         screen = capsys.readouterr().out
         for said in (
-            "paired difference",
-            "4 updates",
-            "runs/sudoku/d_opsd/0/best",
+            "accuracy: mean share of an answer that is right",
+            "whole grids right: {} before, {} after".format(*grids),
+            f"checkpoint: update {chosen['update']} of 4\n",
+            "adapter: runs/sudoku/d_opsd/0/best\n",
             f"{100 * gap:+.1f}",
         ):
             assert said in screen
-        assert "…" not in screen
+        assert not {*"…;"} & {*screen}
 
 
 def countdown(**model: object) -> None:
