@@ -5,8 +5,8 @@
 Run this in a project whose runs of both methods have finished (`dvc repro`). The checkpoint is
 chosen on the selection split: the first one at which the method's mean curve reaches the best mean
 of the baseline's curve. That checkpoint of each seed is then scored on test, and paired by seed and
-problem with the baseline's selected checkpoints. docs/experiments.md lists what was fixed before
-the measurement.
+problem with the baseline's selected checkpoints. benchmarks/paper_tables.md lists what was fixed
+before the measurement.
 """
 
 from __future__ import annotations

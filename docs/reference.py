@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import yaml
 from error_reference import errors_page
+from results_tables import RESULT_TABLES
 from settings_reference import configuration_page, table
-from tournament_tables import standings_table
 from verification_page import verification_page
 
 from dopsd.algorithms.registry import ALGORITHMS
@@ -140,11 +140,13 @@ PAGES = {
     "metrics.md": metrics_page,
     "verification.md": verification_page,
 }
+RESULTS = ("rlvr", "tournament", "few-steps", "real-model", "losses", "own-methods")
 WITH_TABLES = {  # pages with tables between comments, and how they lead to docs/algorithms
     "algorithms/index.md": "",
     "bases.md": "algorithms/",
-    "experiments.md": "algorithms/",
     "tasks.md": "algorithms/",
+    "../README.md": "docs/algorithms/",
+    **{f"results/{name}.md": "../algorithms/" for name in RESULTS},
 }
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -158,8 +160,7 @@ def page_text(name: str) -> str:
         "tasks": tasks_table,
         "bases": lambda: "\n".join(checkpoints_table()),
         "architectures": lambda: "\n".join(architectures_table()),
-        "tournament_tokens": lambda: standings_table("tokens"),
-        "tournament_seconds": lambda: standings_table("seconds"),
+        **RESULT_TABLES,
     }
     text = (DOCS / name).read_text()
     return TABLE.sub(lambda part: f"{part[1]}{tables[part[2]]()}\n{part[3]}", text)

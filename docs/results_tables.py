@@ -1,59 +1,342 @@
-"""Tables of the tournament's results, from benchmarks/tournament/results.json."""
+"""Tables of results, from the archives beside benchmarks/: no figure of them is typed."""
 
 from __future__ import annotations
 
 import json
+import math
+import tarfile
+from functools import cache
 from pathlib import Path
-from statistics import fmean
-from typing import Any
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
 
+from scipy.stats import t as student
 from settings_reference import table
 
-from dopsd.core.statistics import gap, percent
+from dopsd.core.statistics import bootstrap, gap, percent
 
-RESULTS = Path(__file__).parents[1] / "benchmarks/tournament/results.json"
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+H200 = BENCHMARKS / "gpu/results/2026-11-27-h200/runs.tar.gz"
+RESAMPLES = 10_000
+TITLES = {"sudoku": "4x4 Sudoku", "countdown": "Countdown", "chains": "chains of arithmetic"}
+CLAIM = r" \*"
+Row = dict[str, Any]
+
+
+@cache
+def results_of(plan: str) -> Row:
+    """Return what a plan of benchmarks/tournament/ printed: its accuracies, gaps and costs."""
+    return json.loads((BENCHMARKS / "tournament" / plan / "results.json").read_text())
+
+
+def standing(plan: str, task: str, entry: str, budget: str = "tokens") -> Row | None:
+    """Return the accuracies and costs of an entry on a task."""
+    rows = results_of(plan)["standings"]
+    found = (row for row in rows if (row["task"], row["entry"]) == (task, entry))
+    return next((row for row in found if row["budget"] == budget), None)
+
+
+def base(plan: str, task: str) -> str:
+    """Return the accuracy of a task's base on test."""
+    return percent(results_of(plan)["bases"][task]["test"])
+
+
+def less_own(plan: str, task: str, entry: str) -> str:
+    """Return an entry less the plan's own one, with the wider interval, and `*` for a claim."""
+    pairs = results_of(plan)["pairs"]
+    pair = next(p for p in pairs if (p["task"], p["second"]) == (task, entry))
+    low, high = pair["interval"]
+    return gap(0.0 - pair["difference"], [-high, -low]) + CLAIM * pair["is_claim"]
+
+
+def over_base(row: Row) -> str:
+    """Return a gain over the base with its interval, and `*` for a claim."""
+    over = row["over_base"]
+    return gap(over["difference"], over["interval"]) + CLAIM * over["is_claim"]
+
+
+def of_seeds(values: Sequence[float]) -> str:
+    """Return a mean over seeds with Student's 95% interval."""
+    half = float(student.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+    mean = fmean(values)
+    return gap(mean, (mean - half, mean + half))
+
+
+def less(plan: str, task: str, first: str, second: str) -> str:
+    """Return an entry less another over the seeds that both have, with Student's interval."""
+    a, b = (standing(plan, task, entry)["by_seed"] for entry in (first, second))  # type: ignore[index]
+    both = sorted(a.keys() & b.keys())
+    return f"{of_seeds([a[seed] - b[seed] for seed in both])} ({len(both)})"
+
+
+def versus_rlvr(is_short: bool) -> str:
+    """Return d-OPSD against TraceRL, each at its tuned rate.
+
+    Args:
+        is_short: whole numbers and a verdict, as README has them, without intervals.
+    """
+    rows = []
+    for task in ("sudoku", "countdown", "chains"):
+        pair = next(
+            p
+            for p in results_of("reveal")["pairs"]
+            if (p["task"], p["second"]) == (task, "trace_rl")
+        )
+        ours, theirs = (
+            standing("reveal", task, entry) or {} for entry in ("half_shown", "trace_rl")
+        )
+        if not is_short:
+            cells = [f"{percent(row['test'])} ({over_base(row)})" for row in (ours, theirs)]
+            rows.append(
+                [TITLES[task], base("reveal", task), *cells, less_own("reveal", task, "trace_rl")]
+            )
+            continue
+        shares = [results_of("reveal")["bases"][task]["test"], ours["test"], theirs["test"]]
+        cells = [f"{100 * share:.0f}" for share in shares]
+        verdict = "no difference found"
+        if pair["is_claim"]:
+            ahead = 1 if pair["difference"] > 0 else 2
+            cells[ahead] = f"**{cells[ahead]}**"
+            verdict = f"{('d-OPSD', 'TraceRL')[ahead - 1]} ahead"
+        title = TITLES[task] + ", blank cells" * (task == "sudoku")
+        rows.append([title, *cells, verdict])
+    if is_short:
+        return table(["accuracy in %", "base", "d-OPSD", "TraceRL (RLVR)", ""], rows)
+    head = ["accuracy in %", "base", "d-OPSD (less base)", "TraceRL (less base)"]
+    return table([*head, "TraceRL less d-OPSD [95%]"], rows)
+
+
+@cache
+def last_checkpoints(plan: str) -> dict[tuple[str, str], list[tuple[Row, int]]]:
+    """Return the last checkpoint of each run within its tokens, and how many there are."""
+    found: dict[tuple[str, str], list[tuple[Row, int]]] = {}
+    budget = results_of(plan)["rules"]["tokens"]
+    with tarfile.open(BENCHMARKS / "tournament" / plan / "runs.tar.gz") as archive:
+        for name in archive.getnames():
+            if "_final/" in name and name.endswith("/tournament.json"):
+                file = archive.extractfile(name)
+                run = json.load(file) if file else {}
+                curve = [row for row in run["curve"] if row["tokens"] <= budget]
+                task, folder = name.split("/")[1:3]
+                entry = folder.partition(f"-{plan}_")[2].removesuffix("_final")
+                found.setdefault((task, entry), []).append((curve[-1], len(curve) - 1))
+    return found
+
+
+def costs() -> str:
+    """Return what d-OPSD and TraceRL spent until the last checkpoint within the same tokens."""
+    rows = []
+    for task in ("sudoku", "countdown", "chains"):
+        for entry, title in (("half_shown", "d-OPSD"), ("trace_rl", "TraceRL")):
+            runs = last_checkpoints("reveal")[task, entry]
+            updates, choices = [row["update"] for row, _ in runs], [n for _, n in runs]
+            seconds = fmean(row["cpu_seconds"] for row, _ in runs)
+            rows.append([TITLES[task], title, span(updates), span(choices), f"{seconds:.0f}"])
+    return table(["", "", "updates", "checkpoints to choose from", "CPU seconds, mean"], rows)
+
+
+def span(values: Sequence[int]) -> str:
+    """Return the least and the largest of some counts: 43 to 48."""
+    low, high = min(values), max(values)
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def tournament_rlvr() -> str:
+    """Return d-OPSD less RLVR in the tournament, over the seeds that both have."""
+    tasks = ("sudoku", "countdown", "chains")
+    names = {"d_opsd_one": "one update a trajectory", "d_opsd": "four updates, as published"}
+    rows = [
+        [
+            f"{title}, less {rival_title}",
+            *(less("tournament", task, entry, rival) for task in tasks),
+        ]
+        for entry, title in names.items()
+        for rival, rival_title in (("trace_rl", "TraceRL"), ("diffu_grpo", "diffu-GRPO"))
+    ]
+    return table(["d-OPSD with", *(TITLES[task] for task in tasks)], rows)
+
+
+def solutions() -> str:
+    """Return SFT on worked solutions beside d-OPSD, in the tournament."""
+    rows = []
+    for task in ("sudoku", "countdown", "chains"):
+        found = {e: standing("tournament", task, e) or {} for e in ("d_opsd_one", "d_opsd", "sft")}
+        cells = [percent(found[entry]["test"]) for entry in ("d_opsd_one", "d_opsd", "sft")]
+        difference = less("tournament", task, "sft", "d_opsd_one")
+        rows.append([TITLES[task], base("tournament", task), *cells, difference])
+    head = ["base", "d-OPSD, one update", "d-OPSD, four updates", "SFT"]
+    return table(["accuracy in %", *head, "SFT less d-OPSD, one update (seeds)"], rows)
 
 
 def standings_table(budget: str) -> str:
-    """Return all entries with their test accuracy and our own minus it, a column for each task."""
-    results = json.loads(RESULTS.read_text())
-    rows = _rows(results, budget)
+    """Return all entries of the tournament with their test accuracy on each task.
+
+    Args:
+        budget: `tokens`, with our own entry less each; or `seconds`, without.
+    """
+    results = results_of("tournament")
+    own, tasks = results["rules"]["own"], ("sudoku", "countdown", "chains")
     pairs = {(p["budget"], p["task"], p["second"]): p for p in results["pairs"]}
-    own = results["rules"]["own"]
-    lines = []
-    for entry in _order(results, rows):
-        cells = []
-        for task in _tasks(results):
-            row, pair = rows.get((task, entry)), pairs.get((budget, task, entry))
-            cells.append(f"{percent(row['test'])} ({row['seeds']})" if row else "–")
-            minus = gap(pair["difference"], pair["interval"]) if pair else "–"
-            cells.append(minus + (r" \*" if pair and pair["is_claim"] else ""))
-        title = results["entries"][entry]["title"]
-        lines.append([f"**{title}**" if entry == own else title, *cells])
-    head = [word for t in _tasks(results) for word in (f"{t} (seeds)", "own minus it")]
-    return table(["entry", *head], [["base", *_bases(results)], *lines])
-
-
-def _tasks(results: dict[str, Any]) -> list[str]:
-    """Return the tasks whose runs are all tested."""
-    tested: dict[str, bool] = {}
-    for row in results["standings"]:
-        tested[row["task"]] = tested.get(row["task"], True) and row["test"] is not None
-    return [task for task in results["rules"]["tasks"] if tested.get(task)]
-
-
-def _rows(results: dict[str, Any], budget: str) -> dict[tuple[str, str], dict[str, Any]]:
-    rows = (row for row in results["standings"] if row["budget"] == budget)
-    return {(row["task"], row["entry"]): row for row in rows if row["task"] in _tasks(results)}
-
-
-def _order(results: dict[str, Any], rows: dict[tuple[str, str], dict[str, Any]]) -> list[str]:
-    """Return the entries by their mean gain over the tasks in which they took part."""
     gains: dict[str, list[float]] = {}
-    for (task, entry), row in rows.items():
-        gains.setdefault(entry, []).append(row["test"] - results["bases"][task]["test"])
-    return sorted(gains, key=lambda entry: fmean(gains[entry]), reverse=True)
+    for row in results["standings"]:
+        if row["budget"] == budget:
+            gain = row["test"] - results["bases"][row["task"]]["test"]
+            gains.setdefault(row["entry"], []).append(gain)
+    with_gaps = budget == "tokens"
+    lines = [
+        [
+            "base",
+            *(cell for task in tasks for cell in (base("tournament", task), "")[: 1 + with_gaps]),
+        ]
+    ]
+    for entry in sorted(gains, key=lambda name: fmean(gains[name]), reverse=True):
+        title, cells = results["entries"][entry]["title"], []
+        for task in tasks:
+            row, pair = (
+                standing("tournament", task, entry, budget),
+                pairs.get((budget, task, entry)),
+            )
+            cells.append(f"{percent(row['test'])} ({row['seeds']})" if row else "–")
+            if with_gaps:
+                minus = gap(pair["difference"], pair["interval"]) if pair else "–"
+                cells.append(minus + CLAIM * bool(pair and pair["is_claim"]))
+        lines.append([f"**{title}**" if entry == own else title, *cells])
+    columns = (f"{task} (seeds)" for task in tasks)
+    head = [word for name in columns for word in (name, "own less it")[: 1 + with_gaps]]
+    return table(["entry", *head], lines)
 
 
-def _bases(results: dict[str, Any]) -> list[str]:
-    return [t for task in _tasks(results) for t in (percent(results["bases"][task]["test"]), "")]
+def divergences() -> str:
+    """Return d-OPSD with each divergence, less forward KL."""
+    names = {
+        "d_opsd_reverse": "reverse KL",
+        "d_opsd_jsd": "JSD",
+        "d_opsd_clipped": "reverse KL, a position's loss at most 1",
+    }
+    tasks = ("sudoku", "countdown", "chains")
+    first = ["forward KL, accuracy"]
+    first += [percent((standing("speed", task, "d_opsd_forward") or {})["test"]) for task in tasks]
+    rows = [
+        [f"{title}, less forward KL", *(less("speed", t, entry, "d_opsd_forward") for t in tasks)]
+        for entry, title in names.items()
+    ]
+    return table(["points (seeds)", *(TITLES[task] for task in tasks)], [first, *rows])
+
+
+def tuned_settings() -> str:
+    """Return all revealed, and the published loss, less half revealed, each at its tuned rate."""
+    names = {"all_shown": "all revealed", "published_loss": "the published loss"}
+    return _less_own("reveal", names, "half revealed")
+
+
+def switches() -> str:
+    """Return the settings that were tried at one rate, less forward KL."""
+    names = {
+        "anchored": "anchor to the base, weight 0.2",
+        "refreshed": "teacher copied from the student every 4 updates",
+        "banded": "the largest reveal that leaves 85% shared",
+        "all_shown": "all revealed",
+    }
+    return _less_own("switches", names, "forward KL, half revealed")
+
+
+def _less_own(plan: str, names: Mapping[str, str], own: str) -> str:
+    """Return entries less the plan's own one: on each task, and the mean of the tasks by seed."""
+    results, tasks = results_of(plan), ("sudoku", "countdown", "chains")
+    name = results["rules"]["own"]
+    rows = [[own, *(percent((standing(plan, task, name) or {})["test"]) for task in tasks), ""]]
+    for entry, title in names.items():
+        by_seed = [
+            next(p for p in results["pairs"] if (p["task"], p["second"]) == (task, entry))[
+                "by_seed"
+            ]
+            for task in tasks
+        ]
+        means = [-fmean(values[seed] for values in by_seed) for seed in sorted(by_seed[0])]
+        cells = [less_own(plan, task, entry) for task in tasks]
+        rows.append([title, *cells, of_seeds(means)])
+    return table(["", *(TITLES[task] for task in tasks), "mean of the tasks"], rows)
+
+
+def temporal() -> str:
+    """Return temporal self-distillation at lower rates."""
+    rows = []
+    for task in ("sudoku", "countdown", "chains"):
+        for entry in ("commit", "all_future", "own"):
+            row = standing("temporal_rates", task, entry) or {}
+            title = results_of("temporal_rates")["entries"][entry]["title"]
+            accuracy = percent(row["test"])
+            rows.append(
+                [TITLES[task], title, base("temporal_rates", task), accuracy, over_base(row)]
+            )
+    return table(["", "target", "base", "accuracy in %", "less the base [95%]"], rows)
+
+
+def few_steps() -> str:
+    """Return accuracy with a quarter, half and all of the steps."""
+    rows = []
+    for task in ("sudoku", "countdown", "chains"):
+        areas = {row["entry"]: row for row in results_of("reveal")["areas"] if row["task"] == task}
+        found = {
+            "base": areas["half_shown"]["base_points"],
+            "d-OPSD": areas["half_shown"]["points"],
+            "TraceRL": areas["trace_rl"]["points"],
+        }
+        for title, points in found.items():
+            ordered = sorted(points.values())
+            rows.append([TITLES[task], title, *(percent(share) for _, share in ordered)])
+    return table(["accuracy in %", "", "a quarter of the steps", "half", "all"], rows)
+
+
+@cache
+def h200_scores() -> dict[str, dict[str, list[dict[str, dict[str, float]]]]]:
+    """Return scores by problem: of each method, protocol and seed, with its base's."""
+    scores: dict[str, dict[str, list[dict[str, dict[str, float]]]]] = {}
+    with tarfile.open(H200) as archive:
+        for name in sorted(archive.getnames()):
+            if not name.endswith("paired.json"):
+                continue
+            file = archive.extractfile(name)
+            report = json.load(file) if file else {}
+            for protocol, found in report["protocols"].items():
+                sides = {side: found[side]["per_problem"] for side in ("base", "best")}
+                scores.setdefault(name.split("/")[2], {}).setdefault(protocol, []).append(sides)
+    return scores
+
+
+def real_model() -> str:
+    """Return the language model that was trained on an H200: gains over its base, by steps."""
+    protocols = {"eval": "24 steps", "eval-steps12": "12", "eval-steps6": "6", "eval-steps3": "3"}
+    names = {"d_opsd": "d-OPSD", "d_opsd-jsd": "d-OPSD, JSD", "rft": "RFT", "trace_rl": "TraceRL"}
+    scores = h200_scores()
+    first = [percent(fmean(scores["d_opsd"][p][0]["base"].values())) for p in protocols]
+    rows = [["base, accuracy in %", *first]]
+    for method, title in names.items():
+        cells = []
+        for protocol in protocols:
+            runs = scores[method][protocol]
+            problems = sorted(runs[0]["base"])
+            gaps = [fmean(r["best"][p] - r["base"][p] for r in runs) for p in problems]
+            cells.append(gap(fmean(gaps), bootstrap(gaps, RESAMPLES)))
+        rows.append([f"{title}, less the base", *cells])
+    return table(["", *protocols.values()], rows)
+
+
+RESULT_TABLES: dict[str, Callable[[], str]] = {
+    "readme_results": lambda: versus_rlvr(is_short=True),
+    "rlvr": lambda: versus_rlvr(is_short=False),
+    "rlvr_costs": costs,
+    "tournament_rlvr": tournament_rlvr,
+    "solutions": solutions,
+    "tournament_tokens": lambda: standings_table("tokens"),
+    "tournament_seconds": lambda: standings_table("seconds"),
+    "divergences": divergences,
+    "tuned_settings": tuned_settings,
+    "switches": switches,
+    "temporal": temporal,
+    "few_steps": few_steps,
+    "real_model": real_model,
+}

@@ -11,11 +11,12 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from markdown_it import MarkdownIt
 from small_settings import SHORT_RUN
 from workspace import Workspace
 
@@ -93,10 +94,81 @@ def test_links_lead_to_files_and_headings_that_exist():
     assert broken == []
 
 
-def test_the_readme_is_short():
-    lines = (ROOT / "README.md").read_text().splitlines()
-    assert len(lines) <= 120
-    assert [line for line in lines if len(line) > 160 and not line.startswith("|")] == []
+@dataclass
+class Reading:
+    """What a page is to read: lines (a row of a table is one), cells, paragraphs, all rendered."""
+
+    lines: list[str]
+    cells: list[str]
+    paragraphs: list[str]
+    before_commands: str  # the text before the first block
+
+    @property
+    def long_sentences(self) -> list[str]:
+        ends = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[A-Z`\"(\[0-9])")
+        sentences = [s for text in (*self.paragraphs, *self.cells) for s in ends.split(text)]
+        return [sentence for sentence in sentences if len(sentence.split()) > 40]
+
+
+def reading(page: Path) -> Reading:
+    text = page.read_text()
+    text = text.partition("\n---\n")[2] if text.startswith("---\n") else text
+    found, row, inside, before = Reading([], [], [], ""), [], "", None
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        if token.type == "fence" and before is None:
+            before = " ".join(found.lines)
+        if token.type in {"tr_open", "paragraph_open", "heading_open"}:
+            row, inside = [], token.type
+        elif token.type == "inline":
+            parts = (c.content if c.content and c.type != "image" else "\n" for c in token.children)
+            read = re.sub(r"<[^>]+>", "", "".join(parts)).strip()
+            row.append(read)
+            if inside == "paragraph_open":
+                found.paragraphs.append(" ".join(read.split()))
+            if inside != "tr_open":
+                found.lines += read.splitlines()
+        elif token.type == "tr_close":
+            found.lines.append(" ".join(row))
+            found.cells += row
+    return replace(found, before_commands=before or "")
+
+
+def words(text: str) -> int:
+    return len(re.findall(r"[A-Za-z0-9][\w'.%/+-]*", text))
+
+
+def numbers(text: str) -> int:
+    return len(re.findall(r"(?<![\w.])[-+]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?%?", text))
+
+
+def test_the_readme_can_be_read_in_three_minutes():
+    page = reading(ROOT / "README.md")
+    text = " ".join(page.lines)
+    assert words(text) <= 950
+    assert words(page.before_commands) <= 120
+    assert numbers(text) <= 6 * words(text) / 100
+    heavy = [line for line in page.lines if numbers(line) > 3]
+    assert len(heavy) <= 0.08 * len(page.lines), heavy
+    assert [cell for cell in page.cells if len(cell) > 110] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/results").glob("*.md")), ids=lambda p: p.stem)
+def test_a_page_of_results_answers_one_question(page: Path):
+    assert words(" ".join(reading(page).lines)) <= 900
+
+
+GENERATED = {"configuration.md", "errors.md", "metrics.md", "verification.md"}
+DOCS = [
+    page for page in (*PAGES, *ROOT.glob("benchmarks/RESULTS.md")) if page.name not in GENERATED
+]
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_sentence_has_more_than_40_words_and_no_paragraph_more_than_8_lines(page: Path):
+    found = reading(page)
+    assert found.long_sentences == []
+    on_github = 105  # characters of a rendered line, in a window of 1280 pixels
+    assert [text for text in found.paragraphs if len(text) > 8 * on_github] == []
 
 
 def commands_of_table(page: Path) -> list[str]:

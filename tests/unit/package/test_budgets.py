@@ -18,7 +18,7 @@ from dopsd.config.params import Params
 
 BUDGETS = {
     "lines of dopsd/ and flows/": 47_700,
-    "lines of tests/": 39_400,
+    "lines of tests/": 39_500,  # how pages read is a test (words, numbers, long sentences)
     "lines of benchmarks/": 7_400,
     "files of the largest room": 19,
     "commands": 38,
