@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 from scipy.stats import t as student
 from settings_reference import table
 
+from dopsd.analysis.results import paired_over_seeds
 from dopsd.core.statistics import bootstrap, gap, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 H200 = BENCHMARKS / "gpu/results/2026-11-27-h200/runs.tar.gz"
-RESAMPLES = 10_000
+RESAMPLES = 2000  # as params.yaml
+OF_H200 = 10_000  # as the report of that run
 TITLES = {"sudoku": "4x4 Sudoku", "countdown": "Countdown", "chains": "chains of arithmetic"}
 CLAIM = r" \*"
 Row = dict[str, Any]
@@ -58,18 +60,50 @@ def over_base(row: Row) -> str:
     return gap(over["difference"], over["interval"]) + CLAIM * over["is_claim"]
 
 
+def student_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return Student's 95% interval of a mean over seeds."""
+    mean = fmean(values)
+    half = float(student.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+    return mean - half, mean + half
+
+
 def of_seeds(values: Sequence[float]) -> str:
     """Return a mean over seeds with Student's 95% interval."""
-    half = float(student.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
-    mean = fmean(values)
-    return gap(mean, (mean - half, mean + half))
+    return gap(fmean(values), student_interval(values))
+
+
+@cache
+def scores(plan: str) -> dict[tuple[str, str], dict[str, dict[str, float]]]:
+    """Return the test scores of a plan's runs within its tokens: by seed, then by problem."""
+    found: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    for path in sorted((BENCHMARKS / "tournament" / plan).glob("*.tar.gz")):
+        for name, report in reports(path, "/tournament_test.json"):
+            _, task, folder, seed, _ = name.split("/")
+            entry = folder.partition(f"-{plan}_")[2].removesuffix("_final")
+            tested = report["budgets"]["tokens"]["per_problem"]
+            found.setdefault((task, entry), {})[seed] = tested
+    return found
+
+
+def reports(archive: Path, ending: str) -> Iterator[tuple[str, Row]]:
+    """Yield the name and the contents of each JSON file of an archive whose name ends so."""
+    with tarfile.open(archive) as files:
+        for name in sorted(files.getnames()):
+            if name.endswith(ending) and (file := files.extractfile(name)):
+                yield name, json.load(file)
 
 
 def less(plan: str, task: str, first: str, second: str) -> str:
-    """Return an entry less another over the seeds that both have, with Student's interval."""
-    a, b = (standing(plan, task, entry)["by_seed"] for entry in (first, second))  # type: ignore[index]
-    both = sorted(a.keys() & b.keys())
-    return f"{of_seeds([a[seed] - b[seed] for seed in both])} ({len(both)})"
+    """Return an entry less another over the seeds that both have, with the wider interval.
+
+    As in the tournament: Student's t over seeds, or the bootstrap over seeds and problems.
+    """
+    a, b = (scores(plan)[task, entry] for entry in (first, second))
+    gaps = [[a[seed][name] - b[seed][name] for name in sorted(a[seed])] for seed in a.keys() & b]
+    mean, drawn = paired_over_seeds(gaps, RESAMPLES)
+    of_t = student_interval([fmean(values) for values in gaps])
+    interval = max(drawn, of_t, key=lambda ends: ends[1] - ends[0])
+    return f"{gap(mean, interval)} ({len(gaps)})"
 
 
 def versus_rlvr(is_short: bool) -> str:
@@ -114,15 +148,13 @@ def last_checkpoints(plan: str) -> dict[tuple[str, str], list[tuple[Row, int]]]:
     """Return the last checkpoint of each run within its tokens, and how many there are."""
     found: dict[tuple[str, str], list[tuple[Row, int]]] = {}
     budget = results_of(plan)["rules"]["tokens"]
-    with tarfile.open(BENCHMARKS / "tournament" / plan / "runs.tar.gz") as archive:
-        for name in archive.getnames():
-            if "_final/" in name and name.endswith("/tournament.json"):
-                file = archive.extractfile(name)
-                run = json.load(file) if file else {}
-                curve = [row for row in run["curve"] if row["tokens"] <= budget]
-                task, folder = name.split("/")[1:3]
-                entry = folder.partition(f"-{plan}_")[2].removesuffix("_final")
-                found.setdefault((task, entry), []).append((curve[-1], len(curve) - 1))
+    path = BENCHMARKS / "tournament" / plan / "runs.tar.gz"
+    for name, run in reports(path, "/tournament.json"):
+        _, task, folder, _, _ = name.split("/")
+        curve = [row for row in run["curve"] if row["tokens"] <= budget]
+        if folder.endswith("_final"):
+            entry = folder.partition(f"-{plan}_")[2].removesuffix("_final")
+            found.setdefault((task, entry), []).append((curve[-1], len(curve) - 1))
     return found
 
 
@@ -294,33 +326,28 @@ def few_steps() -> str:
 @cache
 def h200_scores() -> dict[str, dict[str, list[dict[str, dict[str, float]]]]]:
     """Return scores by problem: of each method, protocol and seed, with its base's."""
-    scores: dict[str, dict[str, list[dict[str, dict[str, float]]]]] = {}
-    with tarfile.open(H200) as archive:
-        for name in sorted(archive.getnames()):
-            if not name.endswith("paired.json"):
-                continue
-            file = archive.extractfile(name)
-            report = json.load(file) if file else {}
-            for protocol, found in report["protocols"].items():
-                sides = {side: found[side]["per_problem"] for side in ("base", "best")}
-                scores.setdefault(name.split("/")[2], {}).setdefault(protocol, []).append(sides)
-    return scores
+    found: dict[str, dict[str, list[dict[str, dict[str, float]]]]] = {}
+    for name, report in reports(H200, "paired.json"):
+        for protocol, measured in report["protocols"].items():
+            sides = {side: measured[side]["per_problem"] for side in ("base", "best")}
+            found.setdefault(name.split("/")[2], {}).setdefault(protocol, []).append(sides)
+    return found
 
 
 def real_model() -> str:
     """Return the language model that was trained on an H200: gains over its base, by steps."""
     protocols = {"eval": "24 steps", "eval-steps12": "12", "eval-steps6": "6", "eval-steps3": "3"}
     names = {"d_opsd": "d-OPSD", "d_opsd-jsd": "d-OPSD, JSD", "rft": "RFT", "trace_rl": "TraceRL"}
-    scores = h200_scores()
-    first = [percent(fmean(scores["d_opsd"][p][0]["base"].values())) for p in protocols]
+    found = h200_scores()
+    first = [percent(fmean(found["d_opsd"][p][0]["base"].values())) for p in protocols]
     rows = [["base, accuracy in %", *first]]
     for method, title in names.items():
         cells = []
         for protocol in protocols:
-            runs = scores[method][protocol]
+            runs = found[method][protocol]
             problems = sorted(runs[0]["base"])
             gaps = [fmean(r["best"][p] - r["base"][p] for r in runs) for p in problems]
-            cells.append(gap(fmean(gaps), bootstrap(gaps, RESAMPLES)))
+            cells.append(gap(fmean(gaps), bootstrap(gaps, OF_H200)))
         rows.append([f"{title}, less the base", *cells])
     return table(["", *protocols.values()], rows)
 
