@@ -99,7 +99,9 @@ def less(plan: str, task: str, first: str, second: str) -> str:
     As in the tournament: Student's t over seeds, or the bootstrap over seeds and problems.
     """
     a, b = (scores(plan)[task, entry] for entry in (first, second))
-    gaps = [[a[seed][name] - b[seed][name] for name in sorted(a[seed])] for seed in a.keys() & b]
+    gaps = [
+        [a[seed][name] - b[seed][name] for name in sorted(a[seed])] for seed in sorted(a.keys() & b)
+    ]
     mean, drawn = paired_over_seeds(gaps, RESAMPLES)
     of_t = student_interval([fmean(values) for values in gaps])
     interval = max(drawn, of_t, key=lambda ends: ends[1] - ends[0])
