@@ -43,7 +43,7 @@ def states(path: Path) -> None:
             aspect="auto",
         )
         drawing._write_tokens(axis, cells, tokens)
-        axis.set_yticks([0.5, 1.5], [f"step {step + 1}: student sees", "teacher sees"], fontsize=9)
+        axis.set_yticks([0.5, 1.5], [f"step {step + 1}: student", "teacher"], fontsize=9)
         axis.tick_params(length=0, labelbottom=False)
         axis.axhline(1, color="white", lw=1)
         for edge in range(0, len(tokens) + 1, trajectory["block_length"]):
@@ -75,9 +75,9 @@ def rlvr() -> None:
             xticklabels=("d-OPSD", "TraceRL"),
         )
         axis.set_title(TITLES[task], loc="left", fontsize=10)
-        axis.set_ylabel("accuracy in %" if task == "sudoku" else "")
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
+    axes[0].set_ylabel("accuracy in %")
     figure.savefig(DOCS / "rlvr.png", dpi=110)
 
 

@@ -6,6 +6,7 @@ and compares.
 
 from __future__ import annotations
 
+import os
 import re
 from importlib import import_module
 from pathlib import Path
@@ -140,13 +141,10 @@ PAGES = {
     "metrics.md": metrics_page,
     "verification.md": verification_page,
 }
-RESULTS = ("rlvr", "tournament", "few-steps", "real-model", "losses", "own-methods")
 WITH_TABLES = {  # pages with tables between comments, and how they lead to docs/algorithms
-    "algorithms/index.md": "",
-    "bases.md": "algorithms/",
-    "tasks.md": "algorithms/",
-    "../README.md": "docs/algorithms/",
-    **{f"results/{name}.md": "../algorithms/" for name in RESULTS},
+    os.path.relpath(page, DOCS): os.path.relpath(DOCS / "algorithms", page.parent) + "/"
+    for page in sorted([DOCS.parent / "README.md", *DOCS.rglob("*.md")])
+    if "<!-- table: " in page.read_text()
 }
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

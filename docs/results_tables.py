@@ -24,6 +24,7 @@ H200 = BENCHMARKS / "gpu/results/2026-11-27-h200/runs.tar.gz"
 RESAMPLES = 2000  # as params.yaml
 OF_H200 = 10_000  # as the report of that run
 TITLES = {"sudoku": "4x4 Sudoku", "countdown": "Countdown", "chains": "chains of arithmetic"}
+README_TITLES = {"sudoku": "4x4 Sudoku, blank cells"}  # its accuracy is partial
 CLAIM = r" \*"
 Row = dict[str, Any]
 
@@ -34,11 +35,10 @@ def results_of(plan: str) -> Row:
     return json.loads((BENCHMARKS / "tournament" / plan / "results.json").read_text())
 
 
-def standing(plan: str, task: str, entry: str, budget: str = "tokens") -> Row | None:
-    """Return the accuracies and costs of an entry on a task."""
+def standing(plan: str, task: str, entry: str, budget: str = "tokens") -> Row:
+    """Return the accuracies and costs of an entry on a task; `KeyError` if it took no part."""
     rows = results_of(plan)["standings"]
-    found = (row for row in rows if (row["task"], row["entry"]) == (task, entry))
-    return next((row for row in found if row["budget"] == budget), None)
+    return {(row["budget"], row["task"], row["entry"]): row for row in rows}[budget, task, entry]
 
 
 def base(plan: str, task: str) -> str:
@@ -46,10 +46,15 @@ def base(plan: str, task: str) -> str:
     return percent(results_of(plan)["bases"][task]["test"])
 
 
+def pair_of(plan: str, task: str, entry: str) -> Row:
+    """Return the plan's own entry less another."""
+    pairs = results_of(plan)["pairs"]
+    return next(p for p in pairs if (p["task"], p["second"]) == (task, entry))
+
+
 def less_own(plan: str, task: str, entry: str) -> str:
     """Return an entry less the plan's own one, with the wider interval, and `*` for a claim."""
-    pairs = results_of(plan)["pairs"]
-    pair = next(p for p in pairs if (p["task"], p["second"]) == (task, entry))
+    pair = pair_of(plan, task, entry)
     low, high = pair["interval"]
     return gap(0.0 - pair["difference"], [-high, -low]) + CLAIM * pair["is_claim"]
 
@@ -108,41 +113,35 @@ def less(plan: str, task: str, first: str, second: str) -> str:
     return f"{gap(mean, interval)} ({len(gaps)})"
 
 
-def versus_rlvr(is_short: bool) -> str:
-    """Return d-OPSD against TraceRL, each at its tuned rate.
+TASKS = ("sudoku", "countdown", "chains")
 
-    Args:
-        is_short: whole numbers and a verdict, as README has them, without intervals.
-    """
+
+def rlvr() -> str:
+    """Return d-OPSD and TraceRL, each at its tuned rate, with intervals."""
     rows = []
-    for task in ("sudoku", "countdown", "chains"):
-        pair = next(
-            p
-            for p in results_of("reveal")["pairs"]
-            if (p["task"], p["second"]) == (task, "trace_rl")
-        )
-        ours, theirs = (
-            standing("reveal", task, entry) or {} for entry in ("half_shown", "trace_rl")
-        )
-        if not is_short:
-            cells = [f"{percent(row['test'])} ({over_base(row)})" for row in (ours, theirs)]
-            rows.append(
-                [TITLES[task], base("reveal", task), *cells, less_own("reveal", task, "trace_rl")]
-            )
-            continue
-        shares = [results_of("reveal")["bases"][task]["test"], ours["test"], theirs["test"]]
-        cells = [f"{100 * share:.0f}" for share in shares]
-        verdict = "no difference found"
-        if pair["is_claim"]:
-            ahead = 1 if pair["difference"] > 0 else 2
-            cells[ahead] = f"**{cells[ahead]}**"
-            verdict = f"{('d-OPSD', 'TraceRL')[ahead - 1]} ahead"
-        title = TITLES[task] + ", blank cells" * (task == "sudoku")
-        rows.append([title, *cells, verdict])
-    if is_short:
-        return table(["accuracy in %", "base", "d-OPSD", "TraceRL (RLVR)", ""], rows)
+    for task in TASKS:
+        both = [standing("reveal", task, entry) for entry in ("half_shown", "trace_rl")]
+        cells = [f"{percent(row['test'])} ({over_base(row)})" for row in both]
+        minus = less_own("reveal", task, "trace_rl")
+        rows.append([TITLES[task], base("reveal", task), *cells, minus])
     head = ["accuracy in %", "base", "d-OPSD (less base)", "TraceRL (less base)"]
     return table([*head, "TraceRL less d-OPSD [95%]"], rows)
+
+
+def readme_results() -> str:
+    """Return the same in whole numbers, with a verdict in place of intervals."""
+    rows = []
+    for task in TASKS:
+        pair = pair_of("reveal", task, "trace_rl")
+        both = [standing("reveal", task, entry)["test"] for entry in ("half_shown", "trace_rl")]
+        cells, verdict = [f"{100 * share:.0f}" for share in both], "no difference found"
+        if pair["is_claim"]:
+            ahead = int(pair["difference"] < 0)
+            cells[ahead] = f"**{cells[ahead]}**"
+            verdict = f"{('d-OPSD', 'TraceRL')[ahead]} ahead"
+        start = results_of("reveal")["bases"][task]["test"]
+        rows.append([README_TITLES.get(task, TITLES[task]), f"{100 * start:.0f}", *cells, verdict])
+    return table(["accuracy in %", "base", "d-OPSD", "TraceRL (RLVR)", ""], rows)
 
 
 @cache
@@ -163,7 +162,7 @@ def last_checkpoints(plan: str) -> dict[tuple[str, str], list[tuple[Row, int]]]:
 def costs() -> str:
     """Return what d-OPSD and TraceRL spent until the last checkpoint within the same tokens."""
     rows = []
-    for task in ("sudoku", "countdown", "chains"):
+    for task in TASKS:
         for entry, title in (("half_shown", "d-OPSD"), ("trace_rl", "TraceRL")):
             runs = last_checkpoints("reveal")[task, entry]
             updates, choices = [row["update"] for row, _ in runs], [n for _, n in runs]
@@ -180,24 +179,23 @@ def span(values: Sequence[int]) -> str:
 
 def tournament_rlvr() -> str:
     """Return d-OPSD less RLVR in the tournament, over the seeds that both have."""
-    tasks = ("sudoku", "countdown", "chains")
     names = {"d_opsd_one": "one update a trajectory", "d_opsd": "four updates, as published"}
     rows = [
         [
             f"{title}, less {rival_title}",
-            *(less("tournament", task, entry, rival) for task in tasks),
+            *(less("tournament", task, entry, rival) for task in TASKS),
         ]
         for entry, title in names.items()
         for rival, rival_title in (("trace_rl", "TraceRL"), ("diffu_grpo", "diffu-GRPO"))
     ]
-    return table(["d-OPSD with", *(TITLES[task] for task in tasks)], rows)
+    return table(["d-OPSD with", *(TITLES[task] for task in TASKS)], rows)
 
 
 def solutions() -> str:
     """Return SFT on worked solutions beside d-OPSD, in the tournament."""
     rows = []
-    for task in ("sudoku", "countdown", "chains"):
-        found = {e: standing("tournament", task, e) or {} for e in ("d_opsd_one", "d_opsd", "sft")}
+    for task in TASKS:
+        found = {e: standing("tournament", task, e) for e in ("d_opsd_one", "d_opsd", "sft")}
         cells = [percent(found[entry]["test"]) for entry in ("d_opsd_one", "d_opsd", "sft")]
         difference = less("tournament", task, "sft", "d_opsd_one")
         rows.append([TITLES[task], base("tournament", task), *cells, difference])
@@ -212,7 +210,7 @@ def standings_table(budget: str) -> str:
         budget: `tokens`, with our own entry less each; or `seconds`, without.
     """
     results = results_of("tournament")
-    own, tasks = results["rules"]["own"], ("sudoku", "countdown", "chains")
+    own = results["rules"]["own"]
     pairs = {(p["budget"], p["task"], p["second"]): p for p in results["pairs"]}
     gains: dict[str, list[float]] = {}
     for row in results["standings"]:
@@ -223,22 +221,20 @@ def standings_table(budget: str) -> str:
     lines = [
         [
             "base",
-            *(cell for task in tasks for cell in (base("tournament", task), "")[: 1 + with_gaps]),
+            *(cell for task in TASKS for cell in (base("tournament", task), "")[: 1 + with_gaps]),
         ]
     ]
     for entry in sorted(gains, key=lambda name: fmean(gains[name]), reverse=True):
         title, cells = results["entries"][entry]["title"], []
-        for task in tasks:
-            row, pair = (
-                standing("tournament", task, entry, budget),
-                pairs.get((budget, task, entry)),
-            )
-            cells.append(f"{percent(row['test'])} ({row['seeds']})" if row else "–")
+        for task in TASKS:
+            row = standing("tournament", task, entry, budget)
+            cells.append(f"{percent(row['test'])} ({row['seeds']})")
+            pair = pairs.get((budget, task, entry))
             if with_gaps:
                 minus = gap(pair["difference"], pair["interval"]) if pair else "–"
                 cells.append(minus + CLAIM * bool(pair and pair["is_claim"]))
         lines.append([f"**{title}**" if entry == own else title, *cells])
-    columns = (f"{task} (seeds)" for task in tasks)
+    columns = (f"{task} (seeds)" for task in TASKS)
     head = [word for name in columns for word in (name, "own less it")[: 1 + with_gaps]]
     return table(["entry", *head], lines)
 
@@ -250,14 +246,13 @@ def divergences() -> str:
         "d_opsd_jsd": "JSD",
         "d_opsd_clipped": "reverse KL, a position's loss at most 1",
     }
-    tasks = ("sudoku", "countdown", "chains")
     first = ["forward KL, accuracy"]
-    first += [percent((standing("speed", task, "d_opsd_forward") or {})["test"]) for task in tasks]
+    first += [percent(standing("speed", task, "d_opsd_forward")["test"]) for task in TASKS]
     rows = [
-        [f"{title}, less forward KL", *(less("speed", t, entry, "d_opsd_forward") for t in tasks)]
+        [f"{title}, less forward KL", *(less("speed", t, entry, "d_opsd_forward") for t in TASKS)]
         for entry, title in names.items()
     ]
-    return table(["points (seeds)", *(TITLES[task] for task in tasks)], [first, *rows])
+    return table(["points (seeds)", *(TITLES[task] for task in TASKS)], [first, *rows])
 
 
 def tuned_settings() -> str:
@@ -279,28 +274,28 @@ def switches() -> str:
 
 def _less_own(plan: str, names: Mapping[str, str], own: str) -> str:
     """Return entries less the plan's own one: on each task, and the mean of the tasks by seed."""
-    results, tasks = results_of(plan), ("sudoku", "countdown", "chains")
+    results = results_of(plan)
     name = results["rules"]["own"]
-    rows = [[own, *(percent((standing(plan, task, name) or {})["test"]) for task in tasks), ""]]
+    rows = [[own, *(percent(standing(plan, task, name)["test"]) for task in TASKS), ""]]
     for entry, title in names.items():
         by_seed = [
             next(p for p in results["pairs"] if (p["task"], p["second"]) == (task, entry))[
                 "by_seed"
             ]
-            for task in tasks
+            for task in TASKS
         ]
         means = [-fmean(values[seed] for values in by_seed) for seed in sorted(by_seed[0])]
-        cells = [less_own(plan, task, entry) for task in tasks]
+        cells = [less_own(plan, task, entry) for task in TASKS]
         rows.append([title, *cells, of_seeds(means)])
-    return table(["", *(TITLES[task] for task in tasks), "mean of the tasks"], rows)
+    return table(["", *(TITLES[task] for task in TASKS), "mean of the tasks"], rows)
 
 
 def temporal() -> str:
     """Return temporal self-distillation at lower rates."""
     rows = []
-    for task in ("sudoku", "countdown", "chains"):
+    for task in TASKS:
         for entry in ("commit", "all_future", "own"):
-            row = standing("temporal_rates", task, entry) or {}
+            row = standing("temporal_rates", task, entry)
             title = results_of("temporal_rates")["entries"][entry]["title"]
             accuracy = percent(row["test"])
             rows.append(
@@ -312,7 +307,7 @@ def temporal() -> str:
 def few_steps() -> str:
     """Return accuracy with a quarter, half and all of the steps."""
     rows = []
-    for task in ("sudoku", "countdown", "chains"):
+    for task in TASKS:
         areas = {row["entry"]: row for row in results_of("reveal")["areas"] if row["task"] == task}
         found = {
             "base": areas["half_shown"]["base_points"],
@@ -355,8 +350,8 @@ def real_model() -> str:
 
 
 RESULT_TABLES: dict[str, Callable[[], str]] = {
-    "readme_results": lambda: versus_rlvr(is_short=True),
-    "rlvr": lambda: versus_rlvr(is_short=False),
+    "readme_results": readme_results,
+    "rlvr": rlvr,
     "rlvr_costs": costs,
     "tournament_rlvr": tournament_rlvr,
     "solutions": solutions,

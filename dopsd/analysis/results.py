@@ -21,7 +21,6 @@ from dopsd.models.backends import NONE, PACKAGES, fields
 from dopsd.training.start import RUN
 
 STEP = "step-"  # begins the name of a checkpoint's folder
-RULES = {"published": "by the published rules", "strict": "by the strict rules"}  # of scoring
 COSTS = {"updates": "updates", "rollouts": "rollouts", "seconds": "training time (s)"}  # x axes
 
 
@@ -145,11 +144,6 @@ class Finished(RunKey):
             for update, accuracy in self.points()
             if cost in costs.get(update, {})
         ]
-
-
-def score_name(name: str) -> str:
-    """Return what a score of a task's verifier counts, in words."""
-    return (RULES | {"valid_grid": "whole grids right"}).get(name, name.replace("_", " "))
 
 
 def _cost_of_start(folder: Path, digest: str) -> dict[str, float] | None:

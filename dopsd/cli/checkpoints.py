@@ -38,7 +38,7 @@ table, one line for each file and one for all:
   n             generations
   accuracy %    mean score
   95% interval  that of the accuracy
-  others        the share that the other rule accepts, and for grids valid ones
+  others        the share that the other rule accepts, and for grids whole ones
 
 --verdicts OUT.jsonl, one line for each generation:
   file, row, question, answer, score, and the other figures of the table

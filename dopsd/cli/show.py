@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dopsd.algorithms.registry import label
-from dopsd.analysis.results import RULES, between_sides, score_name
+from dopsd.analysis.results import between_sides
 from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import read_json
@@ -22,7 +22,7 @@ from dopsd.core.tables import read_log
 from dopsd.core.types import NEVER
 from dopsd.pipeline.results.ablate import variant_of_run
 from dopsd.pipeline.results.run_report import refresh
-from dopsd.tasks.registry import is_graded
+from dopsd.tasks.registry import RULES, is_graded, score_name
 from dopsd.tracking.client import shown, start_command, tracking_uri
 from dopsd.training.run_identity import scratch_folder
 from dopsd.training.run_settings import RunSettings
@@ -80,8 +80,8 @@ def _scores(run: RunSettings, comparison: dict[str, Any]) -> list[str]:
     base, best = (comparison[side].get("figures", {}) for side in ("base", "best"))
     lines = ["accuracy: mean share of an answer that is right"] * is_graded(run.key.task, run.data)
     return lines + [
-        f"{score_name(name)}: {percent(base[name])}% before, {percent(best[name])}% after"
-        for name in base
+        f"{score_name(run.key.task, name)}: {percent(score)}% before, {percent(best[name])}% after"
+        for name, score in base.items()
         if name not in RULES
     ]
 

@@ -45,3 +45,15 @@ def write_missing(configs: Mapping[str, TaskConfig], names: Iterable[str]) -> No
     for name in names:
         if not (DATA / name / PROMPT).is_file():  # the last file that is written
             write_splits(load_task(name, configs[name]))
+
+
+RULES = {"published": "by the published rules", "strict": "by the strict rules"}  # of scoring
+
+
+def score_name(task: str, score: str) -> str:
+    """Return in words what a score of a task's verifier counts."""
+    own = getattr(
+        FOLDERS.module(task if task in TASKS.packages else CUSTOM, "config"), "METRICS", {}
+    )
+    plain = own[score].plain if score in own else ""
+    return RULES.get(score) or plain or score.replace("_", " ")

@@ -34,7 +34,7 @@ BLOCK = re.compile(
     re.DOTALL,
 )
 COMMANDS = {"bash", "python"}  # the other languages are no commands
-OTHERS = {"text", "toml", "yaml", "json", "bibtex"}
+LANGUAGES = {"text", "toml", "yaml", "json", "bibtex"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def blocks() -> list[Block]:
 def test_every_block_of_commands_is_run_somewhere_or_says_why_not():
     assert blocks()
     for block in blocks():
-        assert block.language in COMMANDS | OTHERS, f"{block.name}: name its language"
+        assert block.language in COMMANDS | LANGUAGES, f"{block.name}: name its language"
         if block.language in COMMANDS:
             assert block.mark, f"{block.name}: add <!-- run -->, see or not run before the block"
         if block.mark == "not run":
@@ -110,9 +110,14 @@ class Reading:
         return [sentence for sentence in sentences if len(sentence.split()) > 40]
 
 
+def dedented(admonition: re.Match[str]) -> str:
+    return re.sub(r"(?m)^ {4}|^(?:!!!|\?\?\?) \w+", "", admonition[0])
+
+
 def reading(page: Path) -> Reading:
     text = page.read_text()
-    text = text.partition("\n---\n")[2] if text.startswith("---\n") else text
+    text = text.split("---\n", 2)[2] if text.startswith("---\n") else text
+    text = re.sub(r"(?m)^(?:!!!|\?\?\?).*\n(?:(?: {4}.*)?\n)+", dedented, text)
     found, row, inside, before = Reading([], [], [], ""), [], "", None
     for token in MarkdownIt("commonmark").enable("table").parse(text):
         if token.type == "fence" and before is None:
@@ -127,6 +132,10 @@ def reading(page: Path) -> Reading:
                 found.paragraphs.append(" ".join(read.split()))
             if inside != "tr_open":
                 found.lines += read.splitlines()
+        elif token.type in {"html_block", "code_block"}:
+            read = re.sub(r"<!--.*?-->|<[^>]+>", "", token.content, flags=re.DOTALL)
+            found.lines += read.splitlines()
+            found.paragraphs.append(" ".join(read.split()))
         elif token.type == "tr_close":
             found.lines.append(" ".join(row))
             found.cells += row
@@ -152,15 +161,18 @@ def test_the_readme_can_be_read_in_three_minutes():
     assert [cell for cell in page.cells if len(cell) > 110] == []
 
 
+def test_the_changelog_says_what_a_user_needs():
+    assert words(" ".join(reading(ROOT / "CHANGELOG.md").lines)) <= 2000
+
+
 @pytest.mark.parametrize("page", sorted((ROOT / "docs/results").glob("*.md")), ids=lambda p: p.stem)
 def test_a_page_of_results_answers_one_question(page: Path):
     assert words(" ".join(reading(page).lines)) <= 900
 
 
 GENERATED = {"configuration.md", "errors.md", "metrics.md", "verification.md"}
-DOCS = [
-    page for page in (*PAGES, *ROOT.glob("benchmarks/RESULTS.md")) if page.name not in GENERATED
-]
+OTHERS = (ROOT / "CHANGELOG.md", ROOT / "benchmarks/RESULTS.md")
+DOCS = [page for page in (*PAGES, *OTHERS) if page.name not in GENERATED]
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT)))

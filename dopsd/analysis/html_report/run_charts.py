@@ -154,8 +154,8 @@ def _training_chart(facts: RunFacts, name: str) -> Chart:
         legend = [("`train.grad_clip`: larger gradients are scaled down to it", BASE, "dashed")]
     hover(drawing, mean, [("update", "@x"), ("mean", "@y{0.0%}" if is_share else "@y{0.000}")])
     more = "" if name == "loss" and facts.of_method("teacher") is None else MORE.get(name, "")
-    note = f"{capitalised(meaning)}. {more}Column `{name}` of train.csv."
-    return Chart(capitalised(_title(name)), note, drawing, legend, [])
+    note = f"{in_sentences(meaning)}. {more}Column `{name}` of train.csv."
+    return Chart(in_sentences(_title(name)), note, drawing, legend, [])
 
 
 def overlap_charts(facts: RunFacts) -> list[Chart]:
@@ -178,11 +178,11 @@ def _overlap_chart(facts: RunFacts, blocks: list[int], name: str) -> Chart:
         label = f"block {block + 1}"
         hover(drawing, dots, [(label, "@y{0.0%}"), ("update", "@x{0}")])
         legend.append((label, shade, "line"))
-    note = f"{capitalised(facts.metrics[name][1])}."
-    return Chart(capitalised(TITLES[name]), note, drawing, legend, [])
+    note = f"{in_sentences(facts.metrics[name][1])}."
+    return Chart(in_sentences(TITLES[name]), note, drawing, legend, [])
 
 
-def capitalised(text: str) -> str:
+def in_sentences(text: str) -> str:
     """Return the text with its first letter large, and a sentence for each semicolon."""
     return ". ".join(f"{part[:1].upper()}{part[1:]}" for part in text.split("; "))
 

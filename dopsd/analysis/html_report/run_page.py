@@ -16,9 +16,10 @@ from dopsd.analysis.html_report.run_charts import (
     training_charts,
 )
 from dopsd.analysis.html_report.words import how_it_works
-from dopsd.analysis.results import records_of, score_name
+from dopsd.analysis.results import records_of
 from dopsd.core.statistics import percent, points, within
 from dopsd.models.backends import in_words
+from dopsd.tasks.registry import score_name
 
 if TYPE_CHECKING:
     from dopsd.analysis.html_report.facts import RunFacts
@@ -99,7 +100,7 @@ def _result_rows(facts: RunFacts) -> list[dict[str, str]]:
 def _score_rows(facts: RunFacts) -> list[tuple[str, str, str, str]]:
     """Return protocol, meaning, base and trained of each score that the task's verifier gives."""
     return [
-        (name, score_name(score), percent(value), percent(trained))
+        (name, score_name(facts.key.task, score), percent(value), percent(trained))
         for name, comparison in facts.tested["protocols"].items()
         for score, value in comparison["base"].get("figures", {}).items()
         for trained in [comparison["best"]["figures"][score]]

@@ -39,5 +39,6 @@ METRICS = {
         "share",
         "answers that are a whole valid grid with the given cells",
         "dopsd.tasks.sudoku.task.Sudoku.verify",
+        "whole grids right",
     ),
 }
