@@ -23,6 +23,16 @@ def wilson(successes: int, n: int, z: float = 1.959963984540054) -> tuple[float,
     return max(0.0, centre - half_width), min(1.0, centre + half_width)
 
 
+FEW = 0.1  # 0 right of few problems may still mean more than this
+
+
+def few(n: int, what: str) -> list[str]:
+    """Return a line on what so few problems can tell; none where there are enough."""
+    high = wilson(0, n)[1] if n else 0.0
+    line = f"{n} {what}: the 95% interval of 0 right is [0, {100 * high:.0f}]; use more"
+    return [line] if high > FEW else []
+
+
 def sign_test(better: int, worse: int) -> float:
     """Return the probability of a split at least as uneven where either side is as likely.
 

@@ -41,6 +41,23 @@ def block_faults(params: Params) -> list[str]:
     return list(found)
 
 
+def blocks_notes(params: Params) -> list[str]:
+    """Return a note for each block-causal base; its published shape tells where none is there."""
+    notes: dict[str, None] = {}  # each once, in order
+    for task in params.matrix.tasks:
+        model = params.model_of(task)
+        row = named(Path(model.path))
+        shape = row.shape if row and row.shape else {}
+        size = model.block_size or _block_size(Path(model.path)) or shape.get("block_size")
+        if size:
+            notes[
+                f"the tokens of {model.path} attend in blocks of {size}: a teacher that sees later"
+                " blocks teaches nothing on a base whose tokens attend only to their own block and"
+                " earlier ones (dopsd's docs/bases.md, block-causal bases)"
+            ] = None
+    return list(notes)
+
+
 def _misnamed_blocks(model: ModelConfig) -> list[str]:
     """Return a line if a base's blocks of attention are not set, or set where it has none."""
     base = Path(model.path)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -16,9 +17,12 @@ from conftest import ROOT
 from example_plugin import FOLDER, PACKAGES
 from forks import output, script, start, statuses
 from safetensors.numpy import load_file
+from test_docs import blocks
 from workspace import Workspace, ran
 
+from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.config.profiles import embedded
 
 pytestmark = pytest.mark.full
 
@@ -144,6 +148,24 @@ def test_the_example_and_a_toy_task_with_its_own_base_train_through_the_flow_and
     stale = json.loads(work.dvc("status", "--json"))
     found = [each.get("changed deps") for each in stale["evaluate_base@copying"]]
     assert {"base": "modified"} in found
+
+
+def test_a_divergence_of_ones_own_trains_by_the_page_and_reports_name_it(plugin: Path):
+    page = [b.text for b in blocks() if b.page.name == "extending.md" and "hellinger" in b.text]
+    made = {text.partition("\n")[0][2:]: text for text in page[:-1]} | {"hellinger/__init__.py": ""}
+    points = "[" + made["pyproject.toml"].partition('points."')[2].replace('"', "")
+    (plugin / "hellinger").mkdir()
+    for name, text in (made | {"toys-1.dist-info/entry_points.txt": points}).items():
+        (plugin / name).write_text(text)
+    work = Workspace(plugin.parent / "project", is_warm=True)
+    work.env["PYTHONPATH"] += f"{os.pathsep}{plugin}"
+    _pip, *words = map(shlex.split, page[-1].replace("\\\n", " ").splitlines())
+    *_, said = (work.run(sys.executable, "-m", *line) for line in words)
+    assert "| sudoku | d_opsd | hellinger | 1 |" in said
+    report = (work.folder / "reports/sudoku-hellinger-0.html").read_text()
+    assert "lowers the divergence <code>squared_hellinger</code>" in report
+    like = DOpsdConfig(**yaml.safe_load(words[0][-1].partition("=")[2]), divergence="forward_kl")
+    assert like == DOpsdConfig(**embedded()["method"]["d_opsd"])  # all but the divergence
 
 
 def test_the_flows_offer_what_entry_points_bring(plugin: Path):

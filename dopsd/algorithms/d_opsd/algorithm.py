@@ -15,7 +15,7 @@ from torch import Tensor
 from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
 from dopsd.algorithms.common.batch import Batch, States
 from dopsd.algorithms.common.losses import entropy
-from dopsd.algorithms.d_opsd.divergence import divergence_of, shared_mass, top_overlap
+from dopsd.algorithms.d_opsd.divergence import Divergence, shared_mass, top_overlap
 from dopsd.algorithms.d_opsd.states import BlockSchedule, states_by_update
 from dopsd.algorithms.d_opsd.teacher import AS_STUDENT, TeacherView, gathered
 from dopsd.core.metrics import MetricSums
@@ -59,7 +59,7 @@ class DOpsd:
     ) -> None:
         self.config, self.collector, self.blocks = config, collector, blocks
         self.normalize_by_all_prompts = config.denominator == "prompts"
-        self.divergence = divergence_of(config)
+        self.divergence = Divergence.of(config)
 
     def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
         """Sample and keep rollouts, and cut the states of their trajectories into updates.

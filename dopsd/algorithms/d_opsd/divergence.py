@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -13,12 +13,26 @@ if TYPE_CHECKING:
     from dopsd.algorithms.d_opsd.config import DOpsdConfig
 
 
-@dataclass(frozen=True)
-class Divergence:
-    """A divergence between student and teacher.
+class Terms(NamedTuple):
+    """What the entries of the vocabulary add to a divergence, all [..., V].
 
     Attributes:
-        kind: reverse_kl, forward_kl or jsd.
+        value: each entry's term; their sum is the divergence.
+        gradient: what is differentiated for a term that is kept; None: `value`.
+        capped_gradient: what is differentiated for a term that `clip` caps; None: nothing.
+    """
+
+    value: Tensor
+    gradient: Tensor | None = None
+    capped_gradient: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """A divergence between student and teacher; a subclass may override `terms`.
+
+    Attributes:
+        kind: reverse_kl, forward_kl or jsd; or the name of a subclass's own.
         beta: weight of the teacher in the mixture of jsd.
         top_k: 0: over the full vocabulary; else over the teacher's k most likely tokens, with both
             distributions renormalised.
@@ -32,6 +46,14 @@ class Divergence:
     top_k: int = 0
     clip: float | None = None
     is_by_position: bool = False
+
+    @classmethod
+    def of(cls, config: DOpsdConfig) -> Self:
+        """Return the divergence of these settings."""
+        top_k = config.top_k if config.loss_vocabulary == "teacher_top_k" else 0
+        clip = None if config.clip_mode == "none" else config.clip
+        is_by_position = config.clip_mode == "position"
+        return cls(config.divergence, config.jsd_beta, top_k, clip, is_by_position)
 
     def __call__(self, student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the divergence at each position.
@@ -54,7 +76,8 @@ class Divergence:
             top_indices = teacher.topk(min(self.top_k, teacher.shape[-1]), -1).indices
             student, teacher = student.gather(-1, top_indices), teacher.gather(-1, top_indices)
         s, t = student.float().log_softmax(-1), teacher.float().log_softmax(-1)  # [..., V]
-        terms, grad_terms, capped_grad_terms = self._terms(s, t)
+        literal, kept, capped = self.terms(s, t)
+        grad_terms, terms = literal if kept is None else kept, literal.detach()
         if self.clip is None:
             total = terms.sum(-1)
             return _with_gradient_of(total, grad_terms.sum(-1)), total, torch.zeros_like(total)
@@ -65,11 +88,12 @@ class Divergence:
             return scale * value, total, is_scaled.float()
         is_capped = terms > self.clip
         value = terms.clamp(max=self.clip).sum(-1)
-        gradient = torch.where(is_capped, capped_grad_terms, grad_terms).sum(-1)
+        capped = torch.zeros_like(terms) if capped is None else capped
+        gradient = torch.where(is_capped, capped, grad_terms).sum(-1)
         return _with_gradient_of(value, gradient), terms.sum(-1), is_capped.float().mean(-1)
 
-    def _terms(self, s: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return each entry's term, and surrogates of its gradient: of a kept and a capped term.
+    def terms(self, s: Tensor, t: Tensor) -> Terms:
+        """Return each entry's term, and what is differentiated for it.
 
         The gradients are those of the literal terms, with sum(dp_s) = 0 applied by hand. Where
         student and teacher agree they are then exactly zero, instead of rounding noise that AdamW
@@ -77,6 +101,10 @@ class Divergence:
         p_s (s - t) ds + dp_s. Over kept entries the dp_s add up to minus those of the capped ones,
         whose surrogate is therefore -p_s. Forward KL's kept term, -p_t ds, is (p_s - p_t) ds - dp_s
         likewise. A term of JSD has no such rest.
+
+        Args:
+            s: ln p_s [..., V], with gradients.
+            t: ln p_t [..., V].
         """
         with torch.no_grad():
             p_s, p_t, log_ratio = s.exp(), t.exp(), s - t
@@ -85,22 +113,13 @@ class Divergence:
             )  # ln((1-beta) p_s + beta p_t)
             log_mixture = torch.where(s == t, s, log_mixture)
         if self.kind == "reverse_kl":
-            return p_s * log_ratio, s.exp() * log_ratio, -s.exp()
+            return Terms(p_s * log_ratio, s.exp() * log_ratio, -s.exp())
         if self.kind == "forward_kl":
-            return -p_t * log_ratio, (p_s - p_t) * s, p_s * s
+            return Terms(-p_t * log_ratio, (p_s - p_t) * s, p_s * s)
         terms = self.beta * p_t * (t - log_mixture) + (1 - self.beta) * p_s * (
             s.detach() - log_mixture
         )
-        grad_terms = (1 - self.beta) * s.exp() * (s.detach() - log_mixture)
-        return terms, grad_terms, torch.zeros_like(grad_terms)
-
-
-def divergence_of(config: DOpsdConfig) -> Divergence:
-    """Return the divergence of these settings."""
-    top_k = config.top_k if config.loss_vocabulary == "teacher_top_k" else 0
-    clip = None if config.clip_mode == "none" else config.clip
-    is_by_position = config.clip_mode == "position"
-    return Divergence(config.divergence, config.jsd_beta, top_k, clip, is_by_position)
+        return Terms(terms, (1 - self.beta) * s.exp() * (s.detach() - log_mixture))
 
 
 def position_scale(divergence: Tensor, bound: float) -> tuple[Tensor, Tensor]:

@@ -202,7 +202,8 @@ def how_it_works(facts: RunFacts) -> str:
         return ""
     if teacher == "base" and facts.settings.values.get("train.reference") == "start":
         teacher = "start"
-    divergence = DIVERGENCES[facts.of_method("divergence") or "forward_kl"]
+    name = facts.of_method("divergence") or "forward_kl"
+    divergence = DIVERGENCES.get(name, f"the divergence `{name}`")  # a plug-in's own
     return (
         f"{_answers(facts)} At {_steps(facts)}, the student learns to predict what the teacher"
         f" predicts: an update lowers {divergence} (`divergence`) between their predictions."

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import Progress
+from dopsd.core.statistics import few
 from dopsd.core.types import Problem
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.common.sources import Row, read_file, unread
@@ -76,9 +77,9 @@ def check_splits(task: CustomTask, rows: list[Located], findings: Findings) -> N
     `dopsd prepare` drops the repetition, so that no question is in two splits.
     """
     findings.head("Rows")
-    findings.add(
-        *(f"{split}: {len(problems)} problems" for split, problems in task.build().items())
-    )
+    sizes = {split: len(problems) for split, problems in task.build().items()}
+    findings.add(*(f"{split}: {size} problems" for split, size in sizes.items()))
+    findings.add(*few(sizes["test"], "test problems"))
     first: dict[str, Located] = {}
     repeated, others = [], []
     for row in sorted(rows, key=lambda row: ("test", "validation", "train").index(row.split)):

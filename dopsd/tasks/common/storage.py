@@ -8,6 +8,7 @@ from pathlib import Path
 from dopsd.core.errors import Code, DopsdError, is_unicode
 from dopsd.core.files import write_atomically
 from dopsd.core.progress import log
+from dopsd.core.statistics import few
 from dopsd.core.types import Problem
 from dopsd.tasks.common.task import Task
 
@@ -47,6 +48,8 @@ def write_splits(task: Task) -> None:
             f"{task.name}: {len(problems)} {split} problems, {len({p.answer for p in problems})}"
             " distinct answers"
         )
+        for line in few(len(problems), "test problems") if split == "test" else ():
+            log(f"{task.name}: {line}")
     write_prompt(DATA / task.name / PROMPT, task.instructions)
 
 

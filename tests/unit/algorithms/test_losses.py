@@ -9,7 +9,7 @@ import torch
 from scipy.special import rel_entr
 
 from dopsd.algorithms.common.losses import entropy, masked_cross_entropy, token_logps
-from dopsd.algorithms.d_opsd.divergence import Divergence, shared_mass, top_overlap
+from dopsd.algorithms.d_opsd.divergence import Divergence, Terms, shared_mass, top_overlap
 from dopsd.algorithms.diffu_grpo.algorithm import policy_gradient
 
 KINDS = ["reverse_kl", "forward_kl", "jsd"]
@@ -86,6 +86,16 @@ def test_certain_and_opposite_distributions_stay_finite():
     value.sum().backward()
     assert value.item() == pytest.approx(math.log(2), abs=1e-5)
     assert torch.isfinite(s.grad).all()
+
+
+def test_a_term_of_ones_own_is_differentiated_once_and_not_where_it_is_capped():
+    class Squares(Divergence):
+        def terms(self, s: torch.Tensor, t: torch.Tensor) -> Terms:
+            return Terms((s - t) ** 2)
+
+    s, t = torch.tensor([0.9, 0.1]).log().requires_grad_(), torch.tensor([0.5, 0.5]).log()
+    Squares("squares", clip=0.5)(s, t)[0].backward()  # terms 0.35, and 2.59 capped
+    assert torch.allclose(s.grad, 0.2 * math.log(1.8) * torch.tensor([1.0, -1.0]), atol=1e-5)
 
 
 def test_reverse_kl_by_hand_and_clipping_caps_terms_from_above_only_so_it_can_go_negative():

@@ -17,12 +17,12 @@ from dopsd.cli.main import build_parser
 from dopsd.config.params import Params
 
 BUDGETS = {
-    "lines of dopsd/ and flows/": 47_700,
-    "lines of tests/": 39_500,  # how pages read is a test (words, numbers, long sentences)
+    "lines of dopsd/ and flows/": 48_000,  # results that are replaced come back (`dopsd restore`)
+    "lines of tests/": 39_600,  # how pages read is a test; results come back
     "lines of benchmarks/": 7_400,
     "files of the largest room": 19,
-    "commands": 38,
-    "options": 169,
+    "commands": 39,  # restore
+    "options": 172,  # summary --previous, and those of restore
     "keys of params.yaml": 846,
     "variables DOPSD_*": 19,
 }

@@ -148,6 +148,12 @@ def test_a_checkpoint_without_a_profile_takes_that_of_its_kind(
     assert block_faults(settings) == []
 
 
+def test_a_profile_says_that_later_blocks_teach_a_base_of_blocks_nothing(folder: Path, capsys):
+    for profile, size in (("sdar-1.7b", 4), ("llada2-mini", 32), ("llada-8b", 0)):
+        assert main(["params", "--profile", f"{profile}-gsm8k"]) == 0
+        assert any(f"of {size}: a teacher that sees" in line for line in said(capsys)) is bool(size)
+
+
 def test_an_estimate_names_layers_that_a_base_has_not(folder: Path, capsys):
     targets = "train.lora.targets=[query_key_value]"
     assert main(["estimate", "--profile", "sdar-1.7b-gsm8k", "--set", targets]) == 2
