@@ -19,6 +19,7 @@ from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 from prefect.exceptions import PrefectException
 
+from dopsd.config.params import Params
 from dopsd.core.paths import RunKey
 from dopsd.core.statistics import gap, percent
 from dopsd.core.tables import read_table
@@ -29,6 +30,7 @@ from flows.running import OutputListener
 
 TAG = "stalled"
 STALLED, PROGRESSED = "dopsd.run.stalled", "dopsd.run.progressed"  # events
+SUMMARY, FENCE = "summary", "```text\n"  # key of the artifact that ends a run; how it begins
 EVERY = 5.0  # seconds between two looks at a stage's progress
 # errors of a server that is away or stopping; the work continues without it
 SERVER_ERRORS = (httpx.HTTPError, PrefectException, OSError)
@@ -94,7 +96,7 @@ def show_checkpoints(run_key: RunKey) -> None:
             "update": row["update"],
             "accuracy %": percent(row["accuracy"]),
             "95% interval": f"{percent(row['low'])} to {percent(row['high'])}",
-            "problems": row["n"],
+            "problems": f"{row['n']} {chosen['split']}",
             "note": (
                 began_with
                 if row["update"] == 0
@@ -107,6 +109,17 @@ def show_checkpoints(run_key: RunKey) -> None:
     ]
     description = f"Checkpoints of {run_key} on {chosen['split']}, protocol {chosen['protocol']}"
     create_table_artifact(rows, key=f"checkpoints-{run_key.key}", description=description)
+
+
+def show_summary(params: Params) -> None:
+    """Show and log what `dopsd summary` prints: the end of a run."""
+    from dopsd.pipeline.results.summary import summary  # slow to import
+
+    if not any(run.key.is_tested for run in params.runs):
+        return
+    text = summary(params)
+    get_run_logger().info(text)
+    create_markdown_artifact(f"{FENCE}{text}\n```", key=SUMMARY, description="Accuracy on test")
 
 
 def show_result(run_key: RunKey, links: dict[str, str]) -> None:

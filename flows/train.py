@@ -23,6 +23,7 @@ from dopsd.pipeline.run.request import RunRequest, check
 from dopsd.training.pretraining.origin import ALLOWANCE
 from dopsd.training.resume import OTHER_CODE
 from flows import checkpoint_evals, server, stages
+from flows.artifacts import show_summary
 from flows.checkpoint_evals import CheckpointEvalJob, Devices
 from flows.machines import hold_back
 from flows.running import begin, failed, stop_all
@@ -178,6 +179,7 @@ def run_stages(
         stages.share(cells, reports)
     elif params.tracking.enabled:
         stages.publish(cells, reports)
+    show_summary(params)
     return [str(run_key) for run_key in cells]
 
 

@@ -21,6 +21,7 @@ from prefect.client.schemas.objects import Artifact, FlowRun, StateType, TaskRun
 from prefect.client.schemas.sorting import ArtifactSort, TaskRunSort
 
 from dopsd.core.errors import Code, DopsdError
+from dopsd.pipeline.doctor.services import has_lost_worker
 from dopsd.pipeline.run import view as run_view
 from dopsd.pipeline.run.request import RunRequest, check
 from dopsd.pipeline.run.view import (
@@ -35,6 +36,7 @@ from dopsd.pipeline.run.view import (
 )
 from dopsd.tracking.client import shown, start_command
 from flows import runs, server
+from flows.artifacts import FENCE, SUMMARY
 from flows.machines import PAGE
 
 LOOK_EVERY = 1.0  # seconds
@@ -127,6 +129,11 @@ def _report_end(client: SyncPrefectClient, run: FlowRun, command: str) -> None:
     """
     message = (run.state.message or "") if run.state else ""
     if run.state_type == StateType.COMPLETED:
+        with server.passing_failures():
+            texts = [str(a.data) for a in _artifacts(client, run.id) if a.key == SUMMARY]
+            print(
+                "".join(text.removeprefix(FENCE).removesuffix("```") for text in texts[-1:]), end=""
+            )
         return
     if run.state_type == StateType.CANCELLED:
         saved = ""
@@ -302,7 +309,7 @@ def _awaited(client: SyncPrefectClient, run: FlowRun) -> str:
         return f"waits for the end of {running[0].name}"
     pool = run.work_pool_name or ""
     workers = client.read_workers_for_work_pool(pool) if pool else []
-    if any(worker.status == WorkerStatus.ONLINE for worker in workers):
+    if any(worker.status == WorkerStatus.ONLINE for worker in workers) and not has_lost_worker():
         return "waits for the worker"
     start = start_command("Prefect")
     start = start if start == "make up" else f"prefect worker start --pool {pool}"

@@ -140,6 +140,7 @@ GROUPS = {
         "cancel": "stop a run, and let training save",
         "repro": "run the stages that changed",
         "train": "post-train one run, or continue it (a stage of `repro`)",
+        "restore": "bring back the results that a run has replaced",
         "clean": "remove training folders that no run would continue",
     },
     "Look": {

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import cell_argument, command
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code, DopsdError, unknown
 from dopsd.core.extras import require
 
 if TYPE_CHECKING:
@@ -18,11 +18,23 @@ if TYPE_CHECKING:
 
 def add_results(commands: Commands) -> None:
     """Add the commands on finished runs, and the hidden follow."""
-    command(
+    summary = command(
         commands,
         "summary",
         "Print accuracy of base and trained model on test, cost and paths of finished runs.",
     )
+    summary.add_argument(
+        "--previous",
+        action="store_true",
+        help="show the results that runs with other settings have replaced",
+    )
+    restore = command(
+        commands,
+        "restore",
+        "Bring back the results of a run, and their settings, that other settings have replaced."
+        " Today's results can be brought back the same way.",
+    )
+    restore.add_argument("run", metavar="task/method/seed", help="the run, as `summary` names it")
     command(
         commands,
         "publish",
@@ -72,10 +84,19 @@ def add_results(commands: Commands) -> None:
         cell_argument(follow, argument)
 
 
-def _summary(_: argparse.Namespace, params: Params) -> None:
-    from dopsd.cli.show import summary
+def _summary(a: argparse.Namespace, params: Params) -> None:
+    from dopsd.pipeline.results.summary import previous, summary
 
-    summary(params)
+    print(previous(params) if a.previous else summary(params))
+
+
+def _restore(a: argparse.Namespace, params: Params) -> None:
+    from dopsd.pipeline.dvc.previous import restore
+
+    keys = {str(run.key): run.key for run in params.runs}
+    if a.run not in keys:
+        raise DopsdError(unknown(f"restore: {a.run}", keys), code=Code.UNKNOWN_NAME)
+    print("\n".join(f"restore: {line}" for line in restore(keys[a.run])))
 
 
 def _publish(_: argparse.Namespace, params: Params) -> None:
@@ -133,5 +154,6 @@ WITH_PARAMS: dict[str, Callable[[argparse.Namespace, Params], None]] = {
     "compare": _compare,
     "follow": _follow,
     "publish": _publish,
+    "restore": _restore,
     "summary": _summary,
 }

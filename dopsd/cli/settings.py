@@ -17,6 +17,7 @@ from dopsd.config.profiles import HARDWARE, NEEDS_PROFILE, PRESET
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import log
 from dopsd.core.settings import LARGEST
+from dopsd.models.registry import download, named
 
 if TYPE_CHECKING:
     from dopsd.cli.arguments import Commands
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
 NEXT = """{folder}: ready. Next:
   cd {folder}
   git add -A && git commit -m "Begin"   # settings, pipeline and base
-  dopsd repro                           # runs all stages, as `dvc repro` does
+{weights}  dopsd repro                           # runs all stages, as `dvc repro` does
   dopsd summary                         # base and trained model side by side"""
-WEIGHTS = "{path}: no weights yet; `dopsd check` names what is missing before `dopsd repro`"
 MADE = "; nobody publishes it: `dopsd adapt` makes one, as dopsd's docs/adapt.md says"
 
 
@@ -119,6 +119,7 @@ def _profile_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _init(a: argparse.Namespace) -> None:
+    from dopsd.pipeline.base_fit import blocks_notes
     from dopsd.pipeline.new_project import create
 
     if not a.folder:  # as of an unset variable; Path makes it the working directory
@@ -127,29 +128,34 @@ def _init(a: argparse.Namespace) -> None:
         raise DopsdError(NEEDS_PROFILE, code=Code.PROFILE)
     folder = Path(a.folder)
     create(folder, a.profile, a.preset or PRESET, a.hardware or HARDWARE)
+    for line in blocks_notes(load_params(folder / "params.yaml")):
+        log(f"note: {line}")
     place = f"./{folder}" if str(folder).startswith("-") else str(folder)
-    if not (folder / (path := load_params(folder / "params.yaml").model.path)).is_dir():
-        print(f"{path}: no weights yet{MADE}" if _is_made(path) else WEIGHTS.format(path=path))
-    print(NEXT.format(folder=shlex.quote(place)))
+    weights, path = "", load_params(folder / "params.yaml").model.path
+    if not (folder / path).is_dir():
+        print(f"{path}: no weights yet{MADE if _is_made(path) else ''}")
+        weights = "" if _is_made(path) else f"  {download(Path(path))}\n  dopsd check\n"
+    print(NEXT.format(folder=shlex.quote(place), weights=weights))
 
 
 def _is_made(path: str) -> bool:
     """Return whether a base is one that nobody publishes."""
-    from dopsd.models.registry import named
-
     row = named(Path(path))
     return row is not None and bool(row.made_by)
 
 
 def _write_profile(a: argparse.Namespace) -> None:
     from dopsd.config.params_file import overruled, params, way_back
+    from dopsd.pipeline.base_fit import blocks_notes
 
     if a.profile is None and (a.preset or a.hardware):
         raise DopsdError(NEEDS_PROFILE, code=Code.PROFILE)
     is_new, back = not a.params.exists(), way_back(a.params)
     changed = params(a.profile, a.preset or PRESET, a.hardware or HARDWARE, a.changes, a.params)
     print("\n".join(_written(a, changed, is_new) + back))
-    for line in overruled(load_params(a.params), a.changes):
+    settings = load_params(a.params)
+    is_base_new = a.profile or any(change.startswith("model.") for change in a.changes)
+    for line in overruled(settings, a.changes) + (blocks_notes(settings) if is_base_new else []):
         log(f"note: {line}")
 
 
@@ -296,7 +302,9 @@ def _remedy(line: str, is_idle: bool) -> str:
         return "; `dopsd adapt` makes it of adapt.source once adapt.tasks names a task"
     if is_base and _is_made(str(Path(file).parent)):
         return MADE
-    return "; download the base to this folder, as dopsd's docs/bases.md says" if is_base else ""
+    if not is_base:
+        return ""
+    return f"; download the base: `{download(Path(file).parent)}`; `dopsd models` lists names"
 
 
 def _unseen_bases(params: Params) -> str:

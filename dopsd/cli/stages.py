@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -215,6 +216,7 @@ def run_stage(arguments: argparse.Namespace, params: Params) -> None:
         from dopsd.pipeline.stages.train import run
         from dopsd.training.resume import answer_of
 
+        _keep_results(RunKey(arguments.task, arguments.method, arguments.seed))
         answer = answer_of(arguments.other_code)
         run(params, arguments.task, arguments.method, arguments.seed, answer)
     else:
@@ -224,6 +226,18 @@ def run_stage(arguments: argparse.Namespace, params: Params) -> None:
         stage(params, *(vars(arguments)[name] for name in STAGES[arguments.command][1]))
         if arguments.command == "report":
             _write_page(arguments, params)
+
+
+def _keep_results(key: RunKey) -> None:
+    """Keep the results of other settings that this training will replace, and say so.
+
+    The stage's own module does not: what was there before is no dependency of DVC.
+    """
+    from dopsd.core.progress import log
+    from dopsd.pipeline.dvc.previous import keep
+
+    if "RANK" not in os.environ and (replaced := keep(key)):  # before it starts processes
+        log(f"train: {replaced}")
 
 
 def _write_page(a: argparse.Namespace, params: Params) -> None:

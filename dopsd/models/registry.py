@@ -218,6 +218,12 @@ def named(base: Path) -> Published | None:
     return next((row for row in published() if row.name.split("/")[-1] == base.name), None)
 
 
+def download(base: Path) -> str:
+    """Return the command that downloads a base into its folder; without a name for unknown ones."""
+    row = named(base)
+    return f"hf download {row.name if row else 'NAME'} --local-dir {base} --exclude '*.py'"
+
+
 def by_class() -> dict[str, str]:
     """Return the architecture of each class whose files name another model_type."""
     return {row.class_name: row.architecture for row in published() if row.class_name}

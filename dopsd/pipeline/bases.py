@@ -39,9 +39,10 @@ from dopsd.tracking.hub import fetch, is_name
 
 GIGA = 1e9
 NOTE = (
-    "None of these weights was run by this project: the classes are compared with forward passes"
-    " written out by hand. Licences are those of the weights; read the model card before you use"
-    " one. `dopsd inspect NAME` looks at one on the hub, and prints the command that downloads it."
+    "None of the published weights was run by this project: the classes are compared with forward"
+    " passes written out by hand. Licences are those of the weights; read the model card before you"
+    " use one. `dopsd inspect NAME` looks at one on the hub, and prints the command that downloads"
+    " it."
 )
 
 

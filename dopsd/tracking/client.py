@@ -77,10 +77,11 @@ def tracking_uri(configured: str | None) -> str:
 
 def local_port(service: str, default_port: int) -> int:
     """Return the port of a service that `make up` started in this folder, or the default port."""
-    return int(_services().get(service, {}).get("port", default_port))
+    return int(started_here().get(service, {}).get("port", default_port))
 
 
-def _services() -> dict[str, dict[str, Any]]:
+def started_here() -> dict[str, dict[str, Any]]:
+    """Return the services that `make up` started or joined in this folder, by name."""
     return json.loads(SERVICES.read_text(encoding="utf-8")) if SERVICES.is_file() else {}
 
 
@@ -90,11 +91,9 @@ def local_address(service: str) -> str:
     Args:
         service: prefect or mlflow.
     """
-    services = _services()
-    entry = services.get(service, {})
-    if entry.get("port"):
+    if entry := started_here().get(service):
         return f"http://{entry.get('host', '127.0.0.1')}:{int(entry['port'])}"
-    return str(services.get("worker", {}).get(service, ""))
+    return str(started_here().get("worker", {}).get(service, ""))
 
 
 def start_command(server: str) -> str:

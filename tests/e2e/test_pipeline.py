@@ -39,6 +39,12 @@ def test_repro_runs_what_changed_and_old_data_comes_back(tmp_path: Path):
     w.write(train__learning_rate=2e-3)
     assert w.repro() == {"train", "evaluate", "select", "test", "report"}
     assert sha256(tmp_path / ADAPTER) != adapter
+    command = (sys.executable, "-m", "dopsd")
+    assert "train.learning_rate: 0.002 -> " in w.run(*command, "summary", "--previous")
+    w.run(*command, "restore", "sudoku/d_opsd/0")
+    assert sha256(tmp_path / ADAPTER) == adapter and w.repro() == set()
+    w.run(*command, "restore", "sudoku/d_opsd/0")  # and forth
+    assert sha256(tmp_path / ADAPTER) != adapter and w.repro() == set()
     w.write()
     assert w.repro() == set()  # all of it from the run cache
     assert sha256(tmp_path / ADAPTER) == adapter

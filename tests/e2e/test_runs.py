@@ -78,6 +78,7 @@ def test_a_run_is_started_watched_left_and_cancelled_and_a_wrong_one_is_never_su
         assert f"run: {name}: completed" in watched.stdout
         assert re.search(rf"train {KEY}: done after \d+:\d\d\n", watched.stdout)
         assert re.search(r"accuracy: update [12], selected: [\d.]+% \[", watched.stdout)
+        assert re.search(rf"{KEY} +[\d.]+ \[", watched.stdout), "the end is that of summary"
         assert f"Prefect: http://127.0.0.1:{ports['prefect']}/runs/flow-run/" in watched.stdout
         assert results(project.folder) == by_dvc and project.repro() == set()
         names = ("train/checkpoints.json", "evaluate.json", "best", "test.json")
@@ -132,7 +133,10 @@ def test_a_local_run_shows_the_stages_and_ctrl_c_saves(reproduced, tmp_path):
     piped = project.dopsd("run", "--local", *SHORT, "--set", "train.learning_rate=0.002")
     assert piped.returncode == 0, piped.stdout + piped.stderr
     assert "prepare sudoku: up to date\n" in piped.stdout
-    assert re.search(r"accuracy: [\d.]+% \[[\d.]+, [\d.]+\] on 12 problems", piped.stdout)
+    assert re.search(
+        r"accuracy: [\d.]+% \[[\d.]+, [\d.]+\] on 12 validation problems", piped.stdout
+    )
+    assert re.search(rf"{KEY} +[\d.]+ \[", piped.stdout), "the end is that of summary"
     assert "run: local: completed" in piped.stdout and project.repro() == set()
 
     stages = project.folder / "dvc.yaml"

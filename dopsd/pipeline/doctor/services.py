@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from dopsd.pipeline.doctor.machine import Finding
 from dopsd.pipeline.dvc.command import ask_dvc
-from dopsd.tracking.client import local_port, shown, start_command, tracking_uri
+from dopsd.tracking.client import local_port, shown, start_command, started_here, tracking_uri
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -100,10 +102,20 @@ def prefect_server(_: Params) -> Iterator[Finding]:
     online = [worker["name"] for worker in workers(api, pool) if worker["status"] == "ONLINE"]
     start = start_command("Prefect")
     worker = start if start == "make up" else f"prefect worker start --pool {pool}"
+    count = f"{len(online)} online in pool {pool}"
+    if has_lost_worker():
+        online, count = [], "the one that was started here has ended"
     advice = "" if online else f"runs wait for a worker: `{worker}` starts one"
-    yield Finding(
-        "prefect worker", True if online else None, f"{len(online)} online in pool {pool}", advice
-    )
+    yield Finding("prefect worker", True if online else None, count, advice)
+
+
+def has_lost_worker() -> bool:
+    """Return whether the worker that was started here has ended; its server learns that later."""
+    pid = started_here().get("worker", {}).get("pid")
+    try:
+        return pid is not None and psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def workers(api: str, pool: str) -> list[dict[str, str]]:

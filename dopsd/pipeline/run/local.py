@@ -124,6 +124,9 @@ class LocalRun:
                     break
             display.show(self._view(command), is_last=True)
         self._report_end(command)
+        from dopsd.pipeline.results.summary import summary  # slow to import
+
+        print(summary(self.params))
 
     @contextmanager
     def _ended(self) -> Iterator[None]:

@@ -84,9 +84,9 @@ def _stall(state: dict[str, Any], age: float) -> str:
 
 
 def accuracy(report: dict[str, Any]) -> str:
-    """Format accuracy, 95% interval and number of problems of an evaluation."""
-    interval = ends(report["interval"])
-    return f"{percent(report['accuracy'])}% {interval} on {report['n']} problems"
+    """Format accuracy, 95% interval, split and number of problems of an evaluation."""
+    interval, problems = ends(report["interval"]), f"{report['n']} {report['split']} problems"
+    return f"{percent(report['accuracy'])}% {interval} on {problems}"
 
 
 def newest_accuracy(split: str, since: float) -> str:

@@ -92,14 +92,19 @@ def test_the_accuracy_is_that_of_the_last_evaluation_or_of_the_selected_checkpoi
         task("evaluate 25", "COMPLETED", 10, 20, message=first),
     ]
     assert accuracy_of(tasks, []) == last and accuracy_of([], []) == ""
-    row = {"update": 25, "accuracy %": "61.2", "95% interval": "58.0 to 64.0", "problems": 256}
+    row = {
+        "update": 25,
+        "accuracy %": "61.2",
+        "95% interval": "58.0 to 64.0",
+        "problems": "256 validation",
+    }
     table = Artifact(
         key="checkpoints-sudoku-d-opsd-0",
         type="table",
         data=json.dumps([row | {"note": "base"}, row | {"note": "selected"}]),
         created=NOON + timedelta(seconds=40),
     )
-    selected = "update 25, selected: 61.2% [58.0, 64.0] on 256 problems"
+    selected = "update 25, selected: 61.2% [58.0, 64.0] on 256 validation problems"
     assert accuracy_of(tasks, [table]) == selected
     later = task("evaluate 25", "COMPLETED", 50, 60, message="update 25: 70.0% [68, 72]")
     assert accuracy_of([*tasks, later], [table]) == "update 25: 70.0% [68, 72]"

@@ -145,11 +145,17 @@ def test_a_prefect_server_without_a_worker_or_unknown_to_the_shell_is_seen(monke
         status[0] = "ONLINE"
         assert [f.is_fit for f in services.prefect_server(params())] == [True, True]
         monkeypatch.delenv("PREFECT_API_URL")
-        started = {"prefect": {"port": server.server_address[1]}}
+        killed = subprocess.Popen(["sleep", "60"])
+        started = {"prefect": {"port": server.server_address[1]}, "worker": {"pid": killed.pid}}
         (services.SOURCED.parent / "services.json").write_text(json.dumps(started))
         named, _ = services.prefect_server(params())
         assert named.is_fit is None
         assert "`prefect` uses port 4200: `source work/services/env`" in named.advice
+        assert [f.is_fit for f in services.prefect_server(params())] == [None, True]
+        killed.kill()  # its server still calls it online, until a heartbeat is missed
+        killed.wait()
+        _, worker = services.prefect_server(params())
+        assert worker.is_fit is None and "has ended" in worker.message
         server.shutdown()
 
 

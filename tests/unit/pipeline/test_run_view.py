@@ -150,10 +150,10 @@ def test_progress_and_accuracy_of_an_earlier_run_are_not_shown(folder, monkeypat
     opened, read = [], Path.read_text
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_text", lambda path, **_: opened.append(path.stem) or read(path))
-        assert newest_accuracy("validation", 60) == "61.2% [58.1, 64.3] on 256 problems"
+        assert newest_accuracy("validation", 60) == "61.2% [58.1, 64.3] on 256 validation problems"
         assert newest_accuracy("validation", 91) == "" and "a" not in opened
     Path("work/eval/d.json").write_text("{")  # written by another program, or cut off
-    assert newest_accuracy("validation", 60) == "61.2% [58.1, 64.3] on 256 problems"
+    assert newest_accuracy("validation", 60) == "61.2% [58.1, 64.3] on 256 validation problems"
 
 
 def test_the_newest_log_is_one_of_this_run(folder):

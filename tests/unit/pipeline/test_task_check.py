@@ -129,7 +129,7 @@ def test_a_base_that_scores_0_is_named_before_training():
 
 
 def test_summary_shows_the_links_of_its_own_tasks(project: Path):
-    from dopsd.cli.show import _links
+    from dopsd.pipeline.results.summary import _links
 
     begin(project)
     write_json(PUBLISHED, {"comparison": {"sums": "http://a/1", "sudoku": "http://a/2"}})
@@ -231,6 +231,7 @@ def test_a_good_task_is_ready(project: Path, capsys):
     for line in (
         "<|user|>1+0=<|assistant|>",
         "train: 6 problems",
+        "2 test problems: the 95% interval of 0 right is [0, 66]; use more",
         "10 of 10 own answers get full marks",
         "0 of 9 wrong answers get full marks",
         "0 of 10 (0.0%) do not fit in sampling.gen_length 40",

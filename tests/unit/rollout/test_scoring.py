@@ -10,7 +10,7 @@ from fakes import EOS, FakePolicy, FakeText
 from pydantic import ValidationError
 
 from dopsd.core.errors import DopsdError
-from dopsd.core.statistics import bootstrap, wilson
+from dopsd.core.statistics import bootstrap, few, wilson
 from dopsd.core.types import Problem, Score
 from dopsd.evaluation.evaluator import report
 from dopsd.rollout import collector as collecting
@@ -133,6 +133,7 @@ def test_a_collect_of_empty_answers_is_said_once(capsys, monkeypatch):
 def test_wilson_by_hand():
     assert wilson(8, 10) == pytest.approx((0.4901, 0.9433), abs=1e-4)
     assert wilson(0, 10)[0] == 0.0 and wilson(10, 10)[1] == pytest.approx(1.0)
+    assert few(34, "problems") and few(0, "problems") == few(35, "problems") == []
 
 
 def test_bootstrap_covers_the_mean_and_repeats():
