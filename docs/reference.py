@@ -22,7 +22,7 @@ from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.errors import Code, DopsdError
 from dopsd.pipeline.bases import architectures_table, checkpoints_table
 from dopsd.tasks.registry import TASKS, load_task
-from dopsd.tracking.glossary import TABLES, Table, own_metrics
+from dopsd.tracking.glossary import TABLES, Table
 
 if TYPE_CHECKING:
     from dopsd.core.metrics import Metric
@@ -51,7 +51,7 @@ def own_tables(registry: Registry, where: str) -> list[Table]:
     """Return what algorithms or tasks log of their own; those that log the same share a table."""
     tables: list[tuple[list[str], dict[str, Metric]]] = []
     for name in registry.names:
-        metrics = own_metrics(registry, name)
+        metrics = registry.metrics(name)
         same = next((names for names, others in tables if others == metrics), None)
         if same:
             same.append(name)

@@ -122,7 +122,7 @@ def _expected(parameters: dict[str, Any]) -> list[str]:
 
 
 def _report_end(client: SyncPrefectClient, run: FlowRun, command: str) -> None:
-    """Return if the run is completed.
+    """Print the results of a run that is completed.
 
     Raises:
         DopsdError: with the reason, if the run failed, crashed or was cancelled.

@@ -1,4 +1,4 @@
-"""Commands on finished runs: summary, comparison, ablation, MLflow and cleaning."""
+"""Commands on finished runs: summary, restoring, comparison, ablation, MLflow and cleaning."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from dopsd.core.errors import Code, DopsdError, unknown
+from dopsd.core.metrics import Metric
 from dopsd.core.settings import Section
 
 
@@ -116,6 +117,10 @@ class Registry:
             return None
         folders = (spec and spec.submodule_search_locations) or ()
         return next((path for f in folders if (path := Path(f, file)).is_file()), None)
+
+    def metrics(self, name: str) -> dict[str, Metric]:
+        """Return what the folder `name` logs of its own: `METRICS` of its config.py, if any."""
+        return getattr(self.module(name, "config"), "METRICS", {})
 
     def module(self, name: str, file: str) -> ModuleType:
         """Import the module `file` of the folder `name`.

@@ -52,8 +52,6 @@ RULES = {"published": "by the published rules", "strict": "by the strict rules"}
 
 def score_name(task: str, score: str) -> str:
     """Return in words what a score of a task's verifier counts."""
-    own = getattr(
-        FOLDERS.module(task if task in TASKS.packages else CUSTOM, "config"), "METRICS", {}
-    )
+    own = FOLDERS.metrics(task if task in TASKS.packages else CUSTOM)
     plain = own[score].plain if score in own else ""
     return RULES.get(score) or plain or score.replace("_", " ")

@@ -13,7 +13,7 @@ from dopsd.core.metrics import Metric
 from dopsd.tracking.client import SHOWN_IN_PERCENT, percent_name
 
 if TYPE_CHECKING:
-    from dopsd.core.registry import Registry
+    pass
 
 COLLECT = "dopsd.training.trainer.Trainer.collect"
 ADVANCE = "dopsd.training.trainer.Trainer.step"
@@ -150,11 +150,6 @@ class Table:
     title: str
     where: str  # Markdown
     metrics: dict[str, Metric]
-
-
-def own_metrics(registry: Registry, name: str) -> dict[str, Metric]:
-    """Return what an algorithm or a task logs of its own: `METRICS` of its config.py, if any."""
-    return getattr(registry.module(name, "config"), "METRICS", {})
 
 
 REPORT = "dopsd.evaluation.evaluator.report"

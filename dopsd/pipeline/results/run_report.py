@@ -37,7 +37,7 @@ from dopsd.pipeline.results.ablate import variant_of_run
 from dopsd.pipeline.results.repeat import ABSENT, as_text, commands, nearest_profile, rows
 from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.registry import is_graded, package_of
-from dopsd.tracking.glossary import TRAINING, own_metrics
+from dopsd.tracking.glossary import TRAINING
 from dopsd.training import run_identity
 from dopsd.training.machine import MACHINE
 from dopsd.training.run_identity import record_of, scratch_folder, settings_of
@@ -117,7 +117,7 @@ def gather(params: Params, key: RunKey) -> RunFacts:
 
 def _explained(kind: str, training: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
     """Return unit and meaning of every metric in the rows; a plug-in may describe none."""
-    metrics = TRAINING | own_metrics(ALGORITHMS, kind)
+    metrics = TRAINING | ALGORITHMS.metrics(kind)
     described = {name: (m.unit, m.plain or m.meaning) for name, m in metrics.items()}
     logged = sorted({name for row in training for name in row} - described.keys())
     return described | dict.fromkeys(logged, ("", UNDESCRIBED))

@@ -21,7 +21,6 @@ from dopsd.evaluation import generate
 from dopsd.pipeline.checkpoints import evaluate as evaluate_checkpoint
 from dopsd.tasks.registry import TASKS
 from dopsd.tracking.client import connect, tracking_uri
-from dopsd.tracking.glossary import own_metrics
 
 
 def asked_problems(monkeypatch) -> list[str]:
@@ -194,7 +193,7 @@ def test_any_checkpoint_is_measured_and_its_generations_can_be_scored(
     (run,) = client.search_runs([client.get_experiment_by_name("dopsd").experiment_id])
     assert run.data.metrics["accuracy"] == found["accuracy"]
     assert run.data.tags["kind"] == "evaluation"
-    known = {**glossary_checks.table("Evaluation"), **own_metrics(TASKS, "sudoku")}
+    known = {**glossary_checks.table("Evaluation"), **TASKS.metrics("sudoku")}
     assert glossary_checks.undescribed(known, run.data.metrics) == []
     # cached, and not logged twice
     assert main(["evaluate", "--split", "validation", "--attempts", "2"]) == 0

@@ -43,7 +43,7 @@ def test_a_new_project_has_the_shipped_files_and_its_base_counts_as_made(capsys)
 @pytest.mark.parametrize("folder", [".", "below/this"])
 @pytest.mark.full
 def test_a_project_in_a_repository_belongs_to_it_takes_a_profile_and_stages_nothing(
-    monkeypatch, folder
+    monkeypatch, capsys, folder
 ):
     git("init", "-q")
     Path("below/this").mkdir(parents=True)
@@ -52,6 +52,12 @@ def test_a_project_in_a_repository_belongs_to_it_takes_a_profile_and_stages_noth
     git("add", "other")
     Path("mine").mkdir()
     assert main(["init", "mine", "--profile", "tide-0.6b-gsm8k", "--hardware", "1x16gb"]) == 0
+    download = "hf download TIDE-dllm/distill-LLaDA2-TIDE_Cross --local-dir models/"
+    assert f"\n  {download}" in capsys.readouterr().out
+    with monkeypatch.context() as inside:
+        inside.chdir("mine")
+        assert main(["check"]) == 2
+    assert f"no such file; download the base: `{download}" in capsys.readouterr().err
     assert not Path("mine/.git").exists() and Path("mine/.dvc/config").is_file()
     settings = yaml.safe_load(Path("mine/params.yaml").read_text())
     assert settings["matrix"]["tasks"] == ["gsm8k"] and settings["sampling"]["batch_size"] == 64

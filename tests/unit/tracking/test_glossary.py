@@ -15,7 +15,7 @@ from dopsd.config.loading import load_params
 from dopsd.core.tables import read_log, read_table
 from dopsd.pipeline.results import ablate, comparison
 from dopsd.tasks.registry import TASKS
-from dopsd.tracking.glossary import TABLES, own_metrics
+from dopsd.tracking.glossary import TABLES
 from dopsd.tracking.publish_run import _best_metrics
 from dopsd.training.run_identity import record_of
 
@@ -34,7 +34,7 @@ def logged(two_updates: Path) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("name", ALGORITHMS.names)
 def test_what_an_algorithm_logs_is_in_the_glossary_and_in_its_own_folder(logged, name: str):
-    own = own_metrics(ALGORITHMS, name).keys()
+    own = ALGORITHMS.metrics(name).keys()
     check(own, undescribed(table("Training"), logged[name]))
 
 
@@ -58,8 +58,8 @@ def test_what_evaluations_and_tests_write_is_in_the_glossary(finished):
     reports += [tested["base"], json.loads(Path("runs/sudoku/base.json").read_text())["greedy"]]
     reports += read_table(RUN / "curve.csv")
     names = set.union(*map(names_of, reports))
-    check(table("Evaluation"), undescribed(own_metrics(TASKS, "sudoku"), names))
-    check(own_metrics(TASKS, "sudoku"), undescribed(table("Evaluation"), names))
+    check(table("Evaluation"), undescribed(TASKS.metrics("sudoku"), names))
+    check(TASKS.metrics("sudoku"), undescribed(table("Evaluation"), names))
     texts = {"split", "protocol", "digest", "fingerprint", "code", "first_code", "measured_on"}
     of_started_runs = {"start", "start_accuracy"}  # tests/unit/pipeline/test_started_runs.py
     selection = (read("evaluate.json") | read("best/select.json")).keys() - texts
@@ -94,7 +94,7 @@ def test_a_run_that_the_test_set_selected_is_named_so():
 
 def test_every_source_is_a_function():
     tables = [part.metrics for part in TABLES]
-    tables += [own_metrics(kind, name) for kind in (ALGORITHMS, TASKS) for name in kind.names]
+    tables += [kind.metrics(name) for kind in (ALGORITHMS, TASKS) for name in kind.names]
     for metric in {metric for metrics in tables for metric in metrics.values()}:
         source = resolve_name(metric.source)
         assert callable(source) or isinstance(source, property), metric.source
@@ -103,6 +103,6 @@ def test_every_source_is_a_function():
 def test_reports_can_explain_every_metric_of_training_without_formulas():
     metrics = dict(table("Training"))
     for name in ALGORITHMS.names:
-        metrics |= {f"{name}: {metric}": m for metric, m in own_metrics(ALGORITHMS, name).items()}
+        metrics |= {f"{name}: {metric}": m for metric, m in ALGORITHMS.metrics(name).items()}
     formulas = [n for n, m in metrics.items() if "$" in (m.plain or m.meaning)]
     assert [name for name in formulas if "{" not in name] == []

@@ -37,7 +37,6 @@ from dopsd.tracking.client import (
     tracking_uri,
     whole_rows,
 )
-from dopsd.tracking.glossary import own_metrics
 from dopsd.tracking.log_uploader import identity, upload_log
 from dopsd.tracking.model_registry import promote_champion
 from dopsd.training.run_identity import scratch_folder
@@ -163,7 +162,7 @@ def test_publishing_twice_changes_nothing_and_champion_points_to_the_selected_ad
     run = one_run(client)
     assert run.data.metrics["best/area/difference"] == 0.1
     assert run.data.metrics["watch/gsm8k/difference"] == -0.1
-    logged = {**table("Training"), **own_metrics(ALGORITHMS, "d_opsd")}
+    logged = {**table("Training"), **ALGORITHMS.metrics("d_opsd")}
     own = undescribed({f"train/{name}" for name in logged}, run.data.metrics)
     check(
         table("Published runs in MLflow"),
