@@ -20,7 +20,6 @@ from dopsd.core.files import WORK, read_json, write_atomically
 from dopsd.core.paths import RunKey
 from dopsd.core.statistics import percent
 from dopsd.pipeline.dvc.command import LOCKFILE, ask_dvc
-from dopsd.pipeline.dvc.writer_lock import WriterLock
 from dopsd.pipeline.recipes import PARAMS
 
 PREVIOUS = WORK / "previous"
@@ -69,6 +68,8 @@ def restore(key: RunKey) -> list[str]:
     """
     if not is_kept(key):
         raise DopsdError(f"restore: {key}: there are no previous results", code=Code.NO_RESULTS)
+    from dopsd.pipeline.dvc.writer_lock import WriterLock  # needs the extra `pipeline`
+
     with WriterLock("restore"):
         saved, today = read_yaml(folder_of(key) / LOCKFILE), _entries(key)
         before = _scores(key).read_text(encoding="utf-8") if today else ""
