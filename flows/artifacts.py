@@ -40,7 +40,6 @@ class ProgressBar(OutputListener):
     """Progress artifact of a stage, read from work/<stage>.json, which the stage keeps rewriting.
 
     Args:
-        stage: Name of the stage.
         key: What the stage runs for: a task, or a run.
     """
 

@@ -58,14 +58,7 @@ def gpus() -> list[str]:
 
 
 class CheckpointEvalJob(OutputListener):
-    """Checkpoints that one process evaluates in turn on one device; a task waits for each of them.
-
-    Args:
-        run_key: Run whose checkpoints are evaluated.
-        updates: Updates of the checkpoints.
-        devices: Where the process gets its device.
-        log: Where the process' output goes.
-    """
+    """Checkpoints that one process evaluates in turn on one device; a task waits for each."""
 
     def __init__(self, run_key: RunKey, updates: list[int], devices: Devices, log: Log) -> None:
         self.run_key, self.devices, self.log = run_key, devices, log

@@ -54,10 +54,7 @@ class Cell:
 
     Args:
         key: Task, method and seed.
-        parameters: Parameters of the training flow.
         run_id: Its newest flow run; None if it must be submitted.
-        machine: Worker of the newest flow run.
-        state: Word or sentence for people.
     """
 
     key: RunKey
@@ -73,9 +70,7 @@ class Cells:
     """Submits the cells of a comparison, and follows them until all are done or have failed.
 
     Args:
-        client: Client of Prefect's server.
         cells: The cells, in the order in which they start.
-        log: Where messages go.
     """
 
     def __init__(self, client: SyncPrefectClient, cells: list[Cell], log: Log) -> None:

@@ -73,9 +73,7 @@ class CommandFailed(Exception):
     """Error of a command that ended with an exit code other than 0; shows its last message.
 
     Args:
-        name: What the message calls the command.
         status: Exit code of the command; that of DVC's stage counts if the output names it.
-        lines: Output of the command.
     """
 
     def __init__(self, name: str, status: int, lines: list[str]) -> None:
@@ -116,8 +114,6 @@ def run(
 
     Args:
         name: What messages and the file in work/logs/ call the command.
-        words: Program and arguments.
-        log: Where output goes.
         env: Environment variables in addition to those of this process.
         listener: Called for every line, and about twice a second.
 

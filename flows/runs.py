@@ -53,9 +53,6 @@ SLOW = 60.0  # seconds after which a cancellation says what it waits for
 def connection(command: str) -> Iterator[SyncPrefectClient]:
     """Yield a client of Prefect's server; turn errors of the server into one line.
 
-    Args:
-        command: Command that messages name.
-
     Raises:
         DopsdError: if no server answers, or it refuses a request.
     """
@@ -230,8 +227,6 @@ def training_runs(
     """Return the newest runs of the deployment, newest first.
 
     Args:
-        client: Client of Prefect's server.
-        command: Command that messages name.
         only: Which runs count; None: all.
         most: Number of runs; None: PAGE, the most.
         offset: Number of newer runs to leave out.

@@ -132,9 +132,7 @@ def evaluate_checkpoint(update: int, job: CheckpointEvalJob | None, after: objec
     """Score a checkpoint on the selection split into work/eval/, where the DVC stage finds it.
 
     Args:
-        update: Update of the checkpoint.
         job: Process that evaluates it; None if its evaluation is up to date.
-        after: What must be done before.
     """
     if job is None:
         return Completed(name="Cached", message="this checkpoint's evaluation is up to date")
@@ -212,8 +210,6 @@ def collect(run_keys: list[RunKey], name: str, after: object) -> Done:
 
     Args:
         run_keys: Runs of params.yaml whose results other machines have sent.
-        name: Name of the task run.
-        after: What must be done before.
     """
     tasks = dict.fromkeys(run_key.task for run_key in run_keys)
     names = [f"evaluate_base@{task_name}" for task_name in tasks]

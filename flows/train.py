@@ -134,7 +134,6 @@ def run_stages(
     """Run all stages of all runs of the matrix, and return the names of the runs.
 
     Args:
-        request: Parameters that decide the settings.
         evaluate_while_training: Score checkpoints during training; None: if a GPU is free.
         allow_retrain: Train the embedded base again if it does not match.
         other_code: What to do with a run that other code began.
@@ -227,10 +226,7 @@ def train_and_evaluate(
 
     Args:
         run_key: Task, method and seed.
-        env: Environment variables of training.
-        devices: Devices for evaluations.
         every: Updates between two checkpoints (train.checkpoint_every).
-        after: What must be done before training.
     """
     started, evaluations = time.time(), {}
     training: Any = stages.train.submit(run_key, env, after)  # a PrefectConcurrentFuture

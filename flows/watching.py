@@ -46,11 +46,6 @@ AWAY = "Prefect's server does not answer; the run goes on, and so does this view
 def watch(client: SyncPrefectClient, run: FlowRun, command: str) -> None:
     """Show a run until it ends; Ctrl-C leaves it running.
 
-    Args:
-        client: Client of Prefect's server.
-        run: The run.
-        command: Command that messages name.
-
     Raises:
         DopsdError: if the run fails (exit code 1), is cancelled, or the view is left (130).
     """
@@ -65,7 +60,6 @@ def leaving(run: FlowRun, command: str) -> Iterator[None]:
 
     Args:
         run: A run that the server has.
-        command: Command that the message names.
 
     Raises:
         DopsdError: at a Ctrl-C.
@@ -162,7 +156,6 @@ def view_of(client: SyncPrefectClient, run: FlowRun, expected: list[str]) -> Run
     """Return what the server knows about a run.
 
     Args:
-        client: Client of Prefect's server.
         run: The run, just read.
         expected: Stages that the run will have, as far as they are known.
     """
@@ -213,8 +206,6 @@ def stages_of(
 
     Args:
         tasks: Task runs in the order of their start.
-        bars: Progress artifacts by task run.
-        expected: Stages that the run will have.
     """
     stages = {name: Stage(name) for name in expected}
     evaluations: dict[str, list[TaskRun]] = {}

@@ -27,12 +27,7 @@ FAMILIES = {
 
 
 def blocks_fault(name: str, config: AlgorithmConfig) -> str | None:
-    """Return the setting that teaches a block-causal base nothing, as a message, or None.
-
-    Args:
-        name: the algorithm.
-        config: its settings.
-    """
+    """Return the setting that teaches a block-causal base nothing, as a message, or None."""
     if config.unseen_by_blocks is None:
         return None
     setting, remedy = config.unseen_by_blocks
@@ -47,7 +42,6 @@ def load_algorithm(name: str, config: AlgorithmConfig, context: AlgorithmContext
 
     Args:
         name: the folder, or the name of an entry point.
-        config: settings of the algorithm.
         context: task, policy and lengths of the run.
 
     Raises:
@@ -102,8 +96,6 @@ def unknown_method(key: str, name: str, known: Sequence[str]) -> str:
 
     Args:
         key: where the name was found, such as `--method`.
-        name: the name.
-        known: the methods that exist.
     """
     for algorithm in ALGORITHMS.names:
         for title, variant in variants_of(algorithm).items():

@@ -26,9 +26,6 @@ def axes_of(rows: int, columns: int, height: float, share_x: bool = False) -> tu
     """Return a figure of WIDTH and its axes [rows, columns].
 
     Args:
-        rows: rows of axes.
-        columns: columns of axes.
-        height: inches.
         share_x: all axes have the same range of x, and only the lowest ones its numbers.
     """
     import matplotlib
@@ -60,7 +57,6 @@ def legend_below(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
     """Put one legend for all axes below the figure.
 
     Args:
-        figure: the figure.
         axes: the axes whose labels the legend names, each label once.
         columns: largest number of labels in a line.
     """
@@ -115,9 +111,7 @@ def draw_accuracy(
     Args:
         curve: rows of curve.csv.
         tested: content of test/paired.json, which names the selected checkpoint.
-        title: names the run.
         start: folder of the checkpoint that the run started from; empty: the base.
-        path: file to write.
     """
     figure, axes = axes_of(1, 1, WIDTH * 0.5)
     axis: Axes = axes[0][0]
@@ -158,8 +152,6 @@ def draw_speed(tested: dict[str, Any], title: str, path: Path) -> None:
 
     Args:
         tested: content of test/paired.json, with the points of `evaluate.curve`.
-        title: names the run.
-        path: file to write.
     """
     figure, axes = axes_of(1, 1, WIDTH * 0.5)
     axis: Axes = axes[0][0]
@@ -193,7 +185,6 @@ def beginning(curve: list[dict[str, Any]], start: str) -> str:
 
     Args:
         curve: rows of curve.csv.
-        start: folder of the checkpoint.
     """
     is_known = any(row["update"] == 0 for row in curve)
     return f"0: {start}" if is_known else f"training began at {start}, not evaluated"
@@ -204,8 +195,6 @@ def draw_training(log: list[dict[str, float]], title: str, path: Path) -> None:
 
     Args:
         log: rows of train.csv; metrics that a method does not have are left out.
-        title: names the run.
-        path: file to write.
     """
     names = [name for name in LABELS if any(row.get(name) for row in log)]
     rows_of_axes = -(-len(names) // 2)
@@ -254,8 +243,6 @@ def draw_overlap(log: list[dict[str, float]], title: str, path: Path) -> None:
 
     Args:
         log: rows of train.csv.
-        title: names the run.
-        path: file to write.
     """
     blocks = blocks_of(log)
     if not blocks:

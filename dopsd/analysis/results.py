@@ -133,11 +133,7 @@ class Finished(RunKey):
         ]
 
     def curve(self, cost: str) -> list[tuple[float, float]]:
-        """Return cost and accuracy of each checkpoint on the selection split.
-
-        Args:
-            cost: one of COSTS.
-        """
+        """Return cost and accuracy of each checkpoint on the selection split."""
         costs = self.costs()
         return [
             (costs[update][cost], accuracy)
@@ -170,7 +166,6 @@ def paired_over_seeds(
 
     Args:
         gaps: differences, [seed, problem].
-        resamples: bootstrap resamples.
     """
     import numpy
 

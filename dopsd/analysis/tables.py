@@ -263,7 +263,6 @@ def paper_tables(task: str, names: dict[str, str]) -> list[PaperTable]:
     """Return all published tables of a task.
 
     Args:
-        task: the task.
         names: names of the compared methods of the task, with their variants.
     """
     return [_table(task, paper, names) for paper in published_tables() if task in paper.lengths]

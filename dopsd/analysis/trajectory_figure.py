@@ -28,7 +28,6 @@ def draw_trajectory(trajectory: dict[str, Any], path: Path) -> None:
 
     Args:
         trajectory: contents of trajectory.json, as `dopsd test` writes it.
-        path: the PNG file to write.
     """
     from matplotlib.patches import Patch
 

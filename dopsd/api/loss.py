@@ -28,7 +28,6 @@ def training_states(
     revealed: what the teacher sees (arXiv 2606.18195, section 3).
 
     Args:
-        policy: the model that made the rollouts.
         rollouts: the rollouts to learn from; choosing them by score is the caller's part.
         run: `run.algorithm` is section `method.d_opsd`, `run.sampling` has blocks and steps,
             `run.key.seed` and `update` key the tokens that are revealed.
@@ -65,7 +64,6 @@ def d_opsd_loss(
 
     Args:
         policy: the model in training, loaded with an adapter.
-        rollouts: the rollouts to learn from.
         run: settings, as in `training_states`; `method.d_opsd` names divergence and reduction.
         update: number of the collect, part of the random key.
 

@@ -31,7 +31,6 @@ def load_policy(
             base alone. That, and a checkpoint of all weights, have nothing to train.
         device: such as `cpu` or `cuda:0`; None: the GPU of this process, else the CPU.
         dtype: of the base's weights, `float32` or `bfloat16`.
-        seed: of the fresh adapter's first weights.
         block_size: tokens of a block, as `model.block_size`; None: what config.json says.
 
     Returns:

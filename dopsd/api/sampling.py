@@ -37,12 +37,10 @@ def sample(
     what else is sampled with it.
 
     Args:
-        policy: the model that answers.
         problems: problems of the run's task, or texts, which the task makes problems of.
         run: `run.sampling` has lengths and steps in tokens, `run.model.prompt_style` how a problem
             is put to the model.
         temperature: of the Gumbel noise; 0: greedy, so that all attempts are alike.
-        attempts: rollouts of each problem.
         seed: key of the noise. The rollouts of attempt n are those of `seed` and n.
 
     Returns:

@@ -56,7 +56,6 @@ def train(run: RunSettings, other_code: str = "stop") -> TrainedRun:
     several where `launch.processes` says so.
 
     Args:
-        run: settings of the run.
         other_code: what to do where another version of the code began the run: `stop`, `continue`
             or `anew`.
 

@@ -27,7 +27,6 @@ def command(
         commands: Subparsers of `dopsd`.
         name: Name of the command, which a group of dopsd/cli/parser.py lists.
         description: First lines of `dopsd NAME --help`: full sentences.
-        aliases: Other spellings of the name.
     """
     # shells show `help` beside the name; a command without it, as `follow`, is not completed
     parser = commands.add_parser(name, aliases=aliases, description=description, help=description)

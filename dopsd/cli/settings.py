@@ -287,7 +287,6 @@ def _remedy(line: str, is_idle: bool) -> str:
     """Return how to get the missing file of a line, if it is a base's.
 
     Args:
-        line: the key and the file.
         is_idle: whether there is a source to adapt, and no task to adapt it to.
     """
     key, _, file = line.partition(": ")

@@ -22,12 +22,10 @@ def sample(
     """Denoise one answer and print the state after every step: new tokens green, masks as dots.
 
     Args:
-        params: All settings.
         task_name: Task that asks the problem and verifies the answer.
         puzzle: Problem as text; None takes the first test problem.
         adapter: Checkpoint folder; None takes the base model.
         temperature: Sampling temperature; 0 is greedy.
-        seed: Seed of the sampling noise.
     """
     from dopsd.core.fingerprint import key_from
     from dopsd.evaluation.evaluator import Evaluator

@@ -108,7 +108,6 @@ def parse_yaml(text: str, fault: str) -> Any:  # noqa: ANN401  # any YAML value
     """Parse a YAML text.
 
     Args:
-        text: the YAML document.
         fault: the beginning of the error line, such as the file's name.
 
     Raises:
@@ -133,7 +132,6 @@ def checked(raw: object, path: Path | str) -> Params:
     """Check raw settings and return them as `Params`.
 
     Args:
-        raw: the settings as read from YAML.
         path: the file or option that error lines name.
 
     Raises:
@@ -149,9 +147,7 @@ def as_lines(error: ValidationError, path: Path | str, raw: object) -> DopsdErro
     """Return pydantic's errors as one with a line for each of the first, and the others' number.
 
     Args:
-        error: what pydantic raised.
         path: the file or option that error lines name.
-        raw: the settings as read from YAML.
     """
     faults = error.errors()
     more = [f"{path}: and {len(faults) - SHOWN} more errors"] if len(faults) > SHOWN else []
@@ -160,11 +156,7 @@ def as_lines(error: ValidationError, path: Path | str, raw: object) -> DopsdErro
 
 
 def nearest(key_path: tuple[Any, ...]) -> str:
-    """Suggest where else this key is, the most similar one here, or list the section's keys.
-
-    Args:
-        key_path: the parts of the key.
-    """
+    """Suggest where else this key is, the most similar one here, or list the section's keys."""
     section: Any = Params
     for part in (part for part in key_path[:-1] if isinstance(part, str)):  # no list's numbers
         field = section.model_fields.get(part)

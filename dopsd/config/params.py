@@ -189,7 +189,6 @@ class Params(Section):
         """Return what an evaluation needs, for a method's checkpoints or for the base.
 
         Args:
-            task: whose problems are answered.
             method: the method; None: the base is scored.
             base_of: the task whose base answers; None: `task`.
         """

@@ -42,7 +42,6 @@ def single(key: str, value: object) -> Iterator[tuple[str, Any]]:
 
     Args:
         key: dotted key of a setting or a section.
-        value: its value.
     """
     kind: Any = Params
     for name in key.split("."):
@@ -255,10 +254,7 @@ def params(
 
     Args:
         profile: the profile to start from; None starts from the settings in `path`.
-        preset: preset of a language model's profile.
-        hardware: hardware of a language model's profile.
         changes: `key=value` pairs to apply.
-        path: the file to write.
         is_run: a run writes the file: refuse settings that name missing files, or a start that does
             not fit.
 

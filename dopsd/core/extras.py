@@ -26,7 +26,6 @@ def require(where: str, package: str) -> None:
 
     Args:
         where: the command, key or file that needs the package; the message begins with it.
-        package: a key of EXTRAS.
 
     Raises:
         DopsdError: if the package is not installed.

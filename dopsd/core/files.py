@@ -42,7 +42,6 @@ def write_atomically(path: Path, text: str, is_shared: bool = False) -> None:
 
     Args:
         path: the file; missing folders are made.
-        text: its content.
         is_shared: whether other processes may write the file at the same time.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +102,6 @@ def read_json(path: Path, made_by: str) -> dict[str, Any]:
     """Read the result of an earlier stage.
 
     Args:
-        path: the JSON file.
         made_by: the command that writes the file, for the message when it is missing.
 
     Raises:
@@ -128,7 +126,6 @@ def parse_object(content: bytes | str, location: object) -> dict[str, Any]:
     """Parse a JSON object.
 
     Args:
-        content: the JSON text.
         location: where the text comes from, for messages: a file, or a file and a row.
 
     Raises:

@@ -78,7 +78,6 @@ def fingerprint(sections: dict[str, Any], files: Sequence[Path], *packages: str)
 
     Args:
         sections: settings that decide the result, as JSON values.
-        files: data files that decide the result.
         *packages: dotted names of the packages whose recipe numbers count.
 
     Raises:

@@ -42,8 +42,6 @@ def run_colour(methods: Registry, method: str, seed: int = 0) -> str:
     are no longer installed are grey.
 
     Args:
-        methods: the registry of algorithms.
-        method: the method or variant.
         seed: the seed; the default gives the colour of the method.
     """
     if method in methods.names:
@@ -58,10 +56,6 @@ def drawing_colours(methods: Registry, shown: Iterable[str]) -> dict[str, str]:
 
     Methods have their own. Variants take the colours of the palette that are left, in order: the
     hues of their names can be too near to each other.
-
-    Args:
-        methods: the registry of algorithms.
-        shown: the methods and variants.
     """
     colours = {method: run_colour(methods, method) for method in shown}
     left = [colour for colour in PALETTE if colour not in colours.values()]

@@ -98,7 +98,6 @@ class Progress:
 
     Args:
         stage: name of the work, and of its file work/<stage>.json.
-        total: number of units.
         unit: name of one unit, in the singular.
         scratch: folder of the work's state, recorded in the file.
     """
@@ -146,7 +145,6 @@ class Progress:
         """Add finished units and show the new state.
 
         Args:
-            units: number of finished units.
             note: a short text of figures, shown at the end of the line.
         """
         self.done += units
@@ -215,9 +213,6 @@ def stalled_after(seconds: Sequence[float]) -> float:
 
     That is ten times the median, and more than twice the longest step so far: a collect of rollouts
     or a save takes as long as many updates.
-
-    Args:
-        seconds: times of the last steps.
     """
     if len(seconds) < FEWEST:
         return UNKNOWN

@@ -191,7 +191,6 @@ class Registry:
         """Call a folder's factory, and check the result against a protocol.
 
         Args:
-            name: the folder.
             factory: module and function, such as `algorithm.build`.
             protocol: the protocol whose members the result must have.
             **arguments: arguments of the factory, passed by position in this order.

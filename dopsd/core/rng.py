@@ -66,7 +66,6 @@ def uniform_table(keys: Tensor, columns: int) -> Tensor:
 
     Args:
         keys: [N], int64.
-        columns: number of columns.
 
     Returns:
         [N, columns], float32.

@@ -57,11 +57,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     def decisive(self, *ignored: str) -> dict[str, Any]:
-        """Return the values by which results are identified.
-
-        Args:
-            *ignored: keys on which no result depends.
-        """
+        """Return the values by which results are identified."""
         return self.model_dump(exclude=set(ignored))
 
     @field_validator("*")

@@ -52,7 +52,6 @@ def bootstrap(values: Sequence[float], resamples: int) -> tuple[float, float]:
 
     Args:
         values: one value for each problem; for a paired comparison, the differences.
-        resamples: number of bootstrap samples.
 
     Returns:
         Lower and upper bound, in the unit of the values.

@@ -20,8 +20,6 @@ def save_tensors(
 
     Args:
         tensors: the tensors by name, on any device.
-        path: the file.
-        metadata: texts for the file's header.
 
     Raises:
         OSError: if writing fails; errno is ENOSPC for a full disk, else EIO.
@@ -71,7 +69,6 @@ def fsync_rename(source: Path, target: Path) -> None:
     """Flush a file or folder to disk, then rename it.
 
     Args:
-        source: the temporary file or folder.
         target: its final name, in a folder of the same file system.
     """
     for path in [source, *source.rglob("*")] if source.is_dir() else [source]:

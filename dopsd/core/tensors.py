@@ -15,7 +15,6 @@ def left_pad(rows: Sequence[Tensor], value: int) -> tuple[Tensor, Tensor]:
 
     Args:
         rows: B tensors of token ids, each [n].
-        value: the id that fills the padding.
 
     Returns:
         ids [B, T], and the mask [B, T] that is False on padding.
@@ -58,7 +57,6 @@ def first_index(ids: Tensor, token: int) -> int:
 
     Args:
         ids: [n].
-        token: the id.
     """
     row: list[int] = ids.tolist()
     return row.index(token) if token in row else len(row)
@@ -69,7 +67,6 @@ def through_first(tokens: Tensor, end: int) -> Tensor:
 
     Args:
         tokens: [..., G], token ids.
-        end: the id that ends a row.
 
     Returns:
         [..., G], bool; all True in a row without `end`.
@@ -96,7 +93,6 @@ def true_positions(flags: Tensor, device: torch.device) -> tuple[Tensor, Tensor]
 
     Args:
         flags: [B, G], bool, in main memory.
-        device: the device of the positions.
     """
     rows, columns = upload(flags.nonzero().T.contiguous(), device)
     return rows, columns

@@ -62,10 +62,6 @@ def all_processes(timeout: int = LaunchConfig().timeout) -> Accelerator:
 def _telling(others: int, timeout: int) -> Iterator[None]:
     """Say for what this process waits, if the others do not come soon; every process may be lost.
 
-    Args:
-        others: number of other processes.
-        timeout: seconds that it waits.
-
     Raises:
         DopsdError: if they do not come at all.
     """
@@ -97,10 +93,6 @@ def refuse_shared_gpu(gpu: str, accelerator: Accelerator) -> None:
 
     NCCL would only fail at its first operation, so they compare through the store where they met.
 
-    Args:
-        gpu: the identity of this process' GPU.
-        accelerator: the processes of the run.
-
     Raises:
         DopsdError: in all processes, if two of them have the same GPU.
     """
@@ -118,10 +110,6 @@ def refuse_shared_gpu(gpu: str, accelerator: Accelerator) -> None:
 
 def by_first(accelerator: Accelerator, work: Callable[[], None]) -> None:
     """Run `work` in the first process only, while the others wait.
-
-    Args:
-        accelerator: the processes of the run.
-        work: the function to run.
 
     Raises:
         DopsdError: in the first process, if `work` raised it.
@@ -170,7 +158,6 @@ class AccelerateGroup:
         """Return the lists of all processes as one, in order of rank.
 
         Args:
-            items: the list of this process.
             is_done: whether this process has finished its part; a stop then waits until the part is
                 kept.
 
@@ -210,12 +197,7 @@ def is_lost(error: RuntimeError) -> bool:
 
 
 def lost(scratch: Path, error: RuntimeError) -> DopsdError:
-    """Return the error that ends a run whose other processes no longer answer.
-
-    Args:
-        scratch: the folder of the run's checkpoints.
-        error: what the exchange failed with.
-    """
+    """Return the error that ends a run whose other processes no longer answer."""
     words = " ".join(str(error).rpartition("] ")[2].split())
     return DopsdError(
         f"train: another process of the run ended or does not answer ({words[:70]}); the"

@@ -159,7 +159,6 @@ def end_others(others: list[subprocess.Popen[bytes]], status: int, saving: int) 
 
     Args:
         others: what `start_others` returned.
-        status: of this node.
         saving: seconds that they have to save if this node failed.
     """
     if status == 0:
@@ -194,9 +193,7 @@ def meeting(
     """Wait until all nodes have met, and keep the port of the first open inside.
 
     Args:
-        nodes: all nodes of the stage.
         others: what `start_others` returned.
-        timeout: seconds that the nodes have.
 
     Raises:
         DopsdError: if another node ends, or the time does.

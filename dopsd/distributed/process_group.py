@@ -28,7 +28,6 @@ class ProcessGroup(Protocol):
         """Return the lists of all processes as one, in order of rank; all processes must call.
 
         Args:
-            items: the list of this process.
             is_done: whether this process has finished its part; a stop then waits until the part is
                 kept.
         """
@@ -77,12 +76,7 @@ class LockstepForwards(UnevenForwards):
     is_locked = True
 
     def __init__(self, trunk: Any, device: torch.device) -> None:  # noqa: ANN401  # of FSDP2
-        """Prepare for the forwards.
-
-        Args:
-            trunk: the sharded model.
-            device: where it computes.
-        """
+        """Prepare for the forwards."""
         self.trunk, self.device = trunk, device
 
     def before_forward(self) -> None:

@@ -54,7 +54,6 @@ class Evaluator:
 
         Args:
             adapter: the checkpoint folder; None for the base.
-            protocol: the decoding settings.
         """
         digest = sha256(identity(adapter))[:16] if adapter else "base"
         shape = self.lora and [self.lora.r, self.lora.alpha, sorted(self.lora.targets)]
@@ -91,9 +90,7 @@ class Evaluator:
         """Return the reports of all adapters under all protocols, and make those that are missing.
 
         Args:
-            stage: the name in the progress line.
             adapters: checkpoint folders; None stands for the base.
-            protocols: decoding settings.
 
         Returns:
             For each protocol a list with one report for each adapter.
@@ -221,11 +218,9 @@ def report(
 
     Args:
         prompt_set: the task, the split and its problems.
-        protocol: the decoding settings.
         scores: the scores of all attempts by problem id.
         steps: mean denoising steps of a first attempt.
         attempts: k of pass@k.
-        resamples: bootstrap resamples.
     """
     task = prompt_set.task
     scores_by_problem = [scores[problem.id] for problem in prompt_set.problems]
@@ -276,7 +271,6 @@ def drawn_answers(
     Args:
         evaluator: the evaluator, which has evaluated both.
         adapter: the checkpoint folder of the trained model.
-        protocol: the decoding settings.
     """
     problems = sorted(evaluator.problems, key=lambda problem: key_from("answers", problem.id))
     sides = {

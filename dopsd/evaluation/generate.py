@@ -232,7 +232,6 @@ def wait_for_others(left: Callable[[], int], timeout: float) -> None:
     """Wait until nothing is left that other processes have to write.
 
     Args:
-        left: returns how much is left.
         timeout: launch.timeout, the seconds in which something must come.
 
     Raises:

@@ -56,10 +56,7 @@ def run(
     read before anything is written.
 
     Args:
-        task_name: the task of the generations.
-        files: .jsonl or .json files.
         scoring: the rule, published or strict.
-        as_json: print JSON instead of a table.
         verdicts_path: a file to write one JSON line for each generation to; None: no file.
         config: the settings of a task that params.yaml defines; None: the task's defaults.
 
@@ -201,7 +198,6 @@ def read_generations(path: Path, task: Task) -> list[Generation]:
     """Read all generations of a file.
 
     Args:
-        path: a .jsonl or .json file.
         task: the task that turns questions into problems.
 
     Raises:

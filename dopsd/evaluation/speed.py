@@ -19,8 +19,6 @@ def curve_protocols(
     """Return the protocols of `evaluate.curve` by name, those with the fewest steps first.
 
     Args:
-        name: of the protocol.
-        protocol: that selects checkpoints.
         points: from 2 on a divisor of its steps, below 1 a threshold.
 
     Raises:
@@ -82,8 +80,6 @@ def areas(tested: Mapping[str, dict[str, Any]], name: str, resamples: int) -> di
 
     Args:
         tested: reports of both by protocol, as test/paired.json has them.
-        name: the protocol that selects.
-        resamples: bootstrap samples.
 
     Returns:
         None without points of fewer steps.

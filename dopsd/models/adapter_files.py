@@ -238,7 +238,6 @@ def check_shape(folder: Path, r: int, alpha: float, targets: list[str]) -> None:
 
     Args:
         folder: the checkpoint of the adapter; only its config and headers are read.
-        r: rank that it must have.
         alpha: as in `AdapterConfig`.
         targets: names of the layers, in any order.
 
@@ -312,9 +311,6 @@ def run_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints of a finished run that are here, oldest first.
 
     After `dvc checkout` its folder may hold those of another run; the right ones may be in work/.
-
-    Args:
-        folder: runs/<task>/<method>/<seed>/train.
     """
     scratch = WORK / object_in(folder.with_suffix(".json")).get("fingerprint", "")
     steps = [

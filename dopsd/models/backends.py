@@ -141,8 +141,6 @@ def measured_on(model: ModelConfig, batch_size: int, device: torch.device) -> di
 
     Args:
         model: how the base is computed: dtype, attention kernel and all else that rounds.
-        batch_size: rows of a forward pass.
-        device: where it is computed.
     """
     left_out = {"path", "prompt_style"}
     left_out |= {name for name in ("block_size", "block_alignment") if vars(model)[name] is None}

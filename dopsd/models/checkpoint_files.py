@@ -42,7 +42,6 @@ def check_folder(folder: Path, config: DenoiserConfig) -> None:
     """Compare the headers of the weight files with the tensors that the config needs.
 
     Args:
-        folder: the checkpoint.
         config: its config; only headers of files are read.
 
     Raises:
@@ -91,9 +90,6 @@ def expected_shapes(config: PretrainedConfig) -> Shapes:
 
 def weight_files(folder: Path) -> Mapping[Path, set[str] | None]:
     """Return the weight files, each with the tensors that the index lists in it.
-
-    Args:
-        folder: the checkpoint.
 
     Returns:
         Names of tensors by file; None instead of names if there is one file and no index.
@@ -221,7 +217,6 @@ def check_finite(tensors: Iterable[tuple[str, Tensor]], folder: Path) -> None:
     The minimum and maximum of each tensor are enough, and need no copy.
 
     Args:
-        tensors: names and tensors.
         folder: the checkpoint, for messages.
 
     Raises:
@@ -263,8 +258,6 @@ def write_shards(
 
     Args:
         shapes: the tensors by name; they may be without values.
-        tensor: returns a tensor's values.
-        folder: an existing folder.
         size: the largest size of a file, such as 5GB; a larger tensor gets its own.
 
     Returns:
@@ -302,7 +295,6 @@ def save_whole(model: Denoiser, weights: Mapping[str, Tensor], folder: Path) -> 
     Args:
         model: the model, whose config is written.
         weights: its tensors by name, on any device.
-        folder: an existing folder.
 
     Raises:
         OSError: if the disk is full or a file cannot be written.

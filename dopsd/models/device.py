@@ -35,9 +35,6 @@ def choose_threads(parameters: int) -> None:
 
     Threads of a small model mostly wait for each other, and on a shared machine they spin
     (benchmarks/RESULTS.md).
-
-    Args:
-        parameters: of the model.
     """
     import torch
 

@@ -28,7 +28,6 @@ class KVCache:
         """Return the keys and values of the whole sequence, with those of the window replaced.
 
         Args:
-            layer: index of the layer.
             k: [B, heads, W, width], keys of the window.
             v: [B, heads, W, width], values of the window.
             cache_positions: the window; None: `k` and `v` are the whole sequence, and replace all.

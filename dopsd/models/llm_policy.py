@@ -39,10 +39,7 @@ class LlmPolicy(WeightContexts):
     The teacher and reference contexts are inherited; `text` holds chats and token ids.
 
     Args:
-        model: the frozen base.
-        tokenizer: the base's tokenizer.
         lora: shape of a fresh adapter; None: no adapter.
-        seed: seed of the adapter's initial weights.
     """
 
     def __init__(
@@ -205,7 +202,6 @@ def load_policy(
     Args:
         model: the base and how it is computed.
         lora: shape of a fresh adapter; None: no adapter.
-        seed: seed of the adapter's initial weights.
         device: where to compute; None: take_device().
         shard: split the base over the processes that were started together (fsdp.py).
 
@@ -226,7 +222,6 @@ def shard_base(model: Denoiser, device: torch.device) -> LockstepForwards:
     """Shard the frozen weights of each block over the processes.
 
     Args:
-        model: the model in main memory.
         device: where its shard, and all that is not sharded, goes.
 
     Returns:

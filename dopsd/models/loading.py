@@ -75,7 +75,6 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
 
     Args:
         model: the base and how it is computed.
-        device: where to compute.
         on_host: keep the weights in main memory, to be sharded onto the device later.
 
     Raises:
@@ -129,8 +128,6 @@ def read_weights(model: ModelConfig, device: torch.device, on_host: bool) -> Den
 
     Args:
         model: the base and how it is computed.
-        device: where to compute.
-        on_host: keep the weights in main memory.
 
     Raises:
         DopsdError: if the files do not match config.json.

@@ -60,8 +60,6 @@ def attach(model: Denoiser, lora: AdapterConfig, seed: int) -> PeftModel:
     """Return a peft model with a fresh adapter; B = 0, so that it starts as the base.
 
     Args:
-        model: the frozen base.
-        lora: shape of the adapter.
         seed: seed of the initial values of A.
 
     Raises:
@@ -163,7 +161,6 @@ def check_config(peft_model: PeftModel, folder: Path) -> None:
 
     Args:
         peft_model: the model that is to take the adapter.
-        folder: the checkpoint of the adapter.
 
     Raises:
         DopsdError: if the settings differ.
@@ -186,7 +183,6 @@ def check_adapter(
     """Refuse weights that do not fit the adapter; the model may be on the meta device.
 
     Args:
-        peft_model: the model with an adapter.
         tensors: the weights, by peft's names.
         source: where the weights come from, for messages.
 

@@ -31,10 +31,6 @@ def peak(device: torch.device, work: Callable[[], Any]) -> int:
     """Return the most bytes that this process holds while `work` runs.
 
     Bytes that the process held before are included.
-
-    Args:
-        device: the device to measure.
-        work: the function to run.
     """
     _trim()
     if device.type == "cuda":

@@ -151,7 +151,6 @@ class MergedModel:
         """Write shards, index, config and tokenizer into an existing folder.
 
         Args:
-            folder: the folder.
             shard: the largest size of a file, such as 5GB; a larger tensor gets its own.
 
         Returns:

@@ -93,7 +93,6 @@ def require_members(name: str, made: object, base: type) -> None:
 
     Args:
         name: the architecture, for messages.
-        made: the config or the model.
         base: the class of denoiser.py that it must derive from.
 
     Raises:

@@ -36,7 +36,6 @@ def prompt_text(
         tokenizer: the checkpoint's tokenizer, with a chat template.
         config: the checkpoint's config, with the options of its template.
         messages: the chat, as {role, content}.
-        prefill: text with which the answer begins.
         begins: whether the template's generation prompt follows the chat.
     """
     options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": begins}

@@ -38,7 +38,6 @@ def load_tokenizer(folder: Path, config: DenoiserConfig) -> PreTrainedTokenizerB
     A tokenizer with LLaDA's special tokens and without a chat template gets LLaDA's template.
 
     Args:
-        folder: the checkpoint.
         config: its config; if it names the text of the mask, a tokenizer without one gets it; if
             its texts end with the turn, it gets that token's id.
 
@@ -85,8 +84,6 @@ def rendering(
 
     Args:
         place: the tokenizer's folder, or the row that is rendered.
-        advice: what to do.
-        code: the error's.
 
     Raises:
         DopsdError: if the template cannot be rendered.
@@ -168,7 +165,6 @@ def suppress_tokens(tokenizer: PreTrainedTokenizerBase, config: DenoiserConfig) 
     the embedding without a token.
 
     Args:
-        tokenizer: the checkpoint's tokenizer.
         config: the checkpoint's config, with mask_token_id, eos_token_id and embedding_size.
 
     Raises:

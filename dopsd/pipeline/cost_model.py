@@ -96,11 +96,6 @@ def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
 
     The estimate assumes that the number of attempts stays the same and no problem is dropped.
     Recordings of d3llm and the head in forwards of updates are left out.
-
-    Args:
-        params: Settings of the run.
-        config: Shape of the model.
-        facts: Facts about the task.
     """
     adapting = _adapting(params, config, facts)
     params = params.of(params.matrix.methods[0])
@@ -137,9 +132,6 @@ def utilisation(parameters: float) -> float:
     """Return the share of a GPU's peak that a base reaches: measured ones, and a line between two.
 
     Small bases wait for the host and for the memory of the GPU.
-
-    Args:
-        parameters: of the base.
     """
     import numpy as np
 

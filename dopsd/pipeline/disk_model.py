@@ -87,7 +87,6 @@ def run_bytes(params: Params, shape: Shape, is_training: bool = False) -> int:
 
     Args:
         params: Settings, with the method's own applied.
-        shape: Shape of the model.
         is_training: During the run, when all checkpoints are there; else of a finished run.
     """
     count = saved(params) if is_training else kept(params)
@@ -132,8 +131,6 @@ def bytes_of(params: Params, run: RunSettings, is_training: bool = False) -> int
     """Return the bytes of one run of the matrix.
 
     Args:
-        params: All settings.
-        run: The run.
         is_training: During the run; else of the finished run.
 
     Raises:
@@ -148,10 +145,6 @@ def bytes_of(params: Params, run: RunSettings, is_training: bool = False) -> int
 
 def matrix_bytes(params: Params, runs: list[RunSettings]) -> int:
     """Return the most bytes that runs of the matrix take, one after the other, until their end.
-
-    Args:
-        params: All settings.
-        runs: The runs.
 
     Raises:
         DopsdError: if the size of a base is not known.

@@ -67,10 +67,8 @@ def lines(
     """Return the estimate as lines of text.
 
     Args:
-        cost: Estimated cost of a run.
         processes: Number of GPUs that share the work.
         gpus: Kinds of GPU, keys of GPUS, each with a line of its own.
-        facts: Facts about the task.
         cpu: the speed of this machine's CPU; None: no line for it.
     """
     parts = {"adapting": cost.adapting} if cost.adapting else {}
@@ -181,10 +179,6 @@ def print_cost(full: Params, hardware: str) -> None:
     """Print the estimated cost of the real run of every method of the matrix.
 
     The shape is that of the base if its config.json is here, else the published one's.
-
-    Args:
-        full: Settings of the real run.
-        hardware: GPUs of the estimate.
     """
     task = full.matrix.tasks[0]
     config, known = base_size(full, task), facts_of(full, task)

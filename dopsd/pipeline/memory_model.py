@@ -54,9 +54,7 @@ def memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
     """Return the bytes of each GPU by what they hold, for the larger of sampling and training.
 
     Args:
-        params: settings of the run.
         shape: shape of the model and its adapter.
-        length: tokens of a sequence.
     """
     model = params.model_of(params.matrix.tasks[0])
     wide = 4 if model.dtype == "float32" else 2

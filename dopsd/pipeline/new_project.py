@@ -37,8 +37,6 @@ def create(
     Args:
         folder: the project; the folder that it lies in must exist.
         profile: whose settings params.yaml gets (default: embedded).
-        preset: of the profile.
-        hardware: of the profile.
 
     Raises:
         DopsdError: if the folder is not empty, or git or DVC is missing or fails.

@@ -90,10 +90,6 @@ def unchanged(path: Path, params: Params) -> Iterator[None]:
 
     Does nothing outside DVC.
 
-    Args:
-        path: Settings file.
-        params: Settings as the stage read them.
-
     Raises:
         DopsdError: if a section or recipes.yaml changed.
     """

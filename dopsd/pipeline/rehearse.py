@@ -35,9 +35,6 @@ GRACE = 60.0  # seconds that a stopped stage has to end
 def rehearse(planned: Planned) -> None:
     """Print the full run's cost, what will run here and how long it takes, then run all stages.
 
-    Args:
-        planned: Settings of the real run.
-
     Raises:
         DopsdError: if settings are wrong, or with the exit code of the stage that failed.
     """

@@ -41,19 +41,13 @@ class Shape:
         return self.block_parameters + self.config.idle_parameters
 
     def attention(self, length: float, seen: float) -> float:
-        """Return the operations of attention's two products in one forward pass.
-
-        Args:
-            length: tokens that attend.
-            seen: tokens that they attend to.
-        """
+        """Return the operations of attention's two products in one forward pass."""
         return 4 * length * seen * self.config.attention_width * self.config.n_layers
 
     def forward(self, length: float, seen: float | None = None) -> float:
         """Return the operations of one forward pass through the blocks, without the head.
 
         Args:
-            length: tokens of the pass.
             seen: tokens that they attend to, with those in a cache; None: `length`.
         """
         seen = length if seen is None else seen
@@ -70,7 +64,6 @@ class Shape:
         """Return the operations of one step of one row, with the adapter.
 
         Args:
-            length: tokens of the pass.
             masked: masks of the current block, at which the head is computed.
             seen: tokens that they attend to, with those in a cache; None: `length`.
         """
@@ -78,12 +71,7 @@ class Shape:
         return self.forward(length, seen) + 2 * length * self.lora_parameters + head
 
     def answer(self, prompt: int, sampling: SamplingConfig) -> float:
-        """Return the operations of all denoising steps of one answer.
-
-        Args:
-            prompt: tokens of the prompt.
-            sampling: lengths and steps of the answer.
-        """
+        """Return the operations of all denoising steps of one answer."""
         steps_per_block = sampling.steps * sampling.block_length / sampling.gen_length
         masked = sampling.block_length * (1 + 1 / steps_per_block) / 2  # on average
         whole, size = prompt + sampling.gen_length, self.config.block_size

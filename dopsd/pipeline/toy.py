@@ -35,7 +35,6 @@ def build_toy(base: Path, out: Path) -> None:
     Args:
         base: Base model folder; if absent, the tokens of the toy are characters, and it is of the
             kind of the published base of that name, or a LLaDA.
-        out: Folder to write.
     """
     import torch
 
@@ -72,9 +71,7 @@ def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
     Paths become absolute, since the rehearsal runs in a folder of its own.
 
     Args:
-        raw: Settings as read from YAML.
         full: The same settings, checked.
-        processes: Number of processes of the rehearsal.
     """
     raw = deepcopy(raw)
     raw["evaluate"].pop("watch", None)  # other tasks teach nothing about whether this one runs

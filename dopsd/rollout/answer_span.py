@@ -112,9 +112,7 @@ def answer_span(text: Text, ids: Tensor, eos_id: int) -> AnswerSpan | None:
     """Return the tokens of the answer before the first end of text; None without an answer.
 
     Args:
-        text: the tokenizer.
         ids: [G], a completion.
-        eos_id: id that ends a text.
     """
     pieces = text.pieces(ids[: first_index(ids, eos_id)])
     whole, begins = "".join(pieces), [0, *accumulate(map(len, pieces))]
@@ -142,11 +140,7 @@ def with_answer(
     the tokens that closed the old one with an end of turn that follows them, and end of text.
 
     Args:
-        text: the tokenizer.
         ids: [G], the completion.
-        span: its answer.
-        answer: text of the new answer.
-        eos_id: id that ends a text.
 
     Returns:
         None if answer and closing tag do not fit, or the tokenizer cannot write the answer there.
@@ -175,8 +169,6 @@ def hints(rollout: Rollout, ratio: float, mask_id: int, eos_id: int) -> Tensor:
     Args:
         rollout: The answer; completion_ids is [G].
         ratio: Share of the text tokens that stay; end-of-text tokens never stay.
-        mask_id: Id of the mask token.
-        eos_id: Id of the end-of-text token.
 
     Returns:
         Token ids [G].
@@ -212,7 +204,6 @@ def answer_hints(
     Args:
         policy: the model, with its text conversion.
         task: the task, which knows the right answer, and verifies.
-        problem: the problem.
         rollout: the completion, right or wrong.
         ratio: share of the answer's tokens that is shown, at least one; 0: none.
         after_eos: the text after the first end of text is scored, too.

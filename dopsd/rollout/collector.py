@@ -61,8 +61,6 @@ class RolloutCollector:
         """Return all attempts at every problem, with their scores.
 
         Args:
-            policy: the model that samples.
-            problems: this rank's problems.
             update: number of the collect, part of every random key.
             stops: stop attempts at a problem after the first correct one.
 
@@ -105,8 +103,6 @@ class RolloutCollector:
         (arXiv 2606.18195, section 3; docs/algorithms/d_opsd.md).
 
         Args:
-            policy: the model that samples.
-            problems: this rank's problems.
             update: number of the collect, part of every random key.
         """
         return [

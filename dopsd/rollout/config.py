@@ -124,8 +124,6 @@ def blocks_misfit(size: int | None, gen_length: int, block_length: int) -> str |
 
     Args:
         size: tokens of the model's blocks; None: it has none.
-        gen_length: tokens of a completion.
-        block_length: tokens of a block of sampling.
     """
     if size is None or (gen_length % size == 0 and size % block_length == 0):
         return None

@@ -56,10 +56,8 @@ def generate_until_correct(
     weights share every wave; all of them must call.
 
     Args:
-        policy: the model that samples.
         prompts: problems of this process, each with its prompt [P].
         plan: attempts, temperatures, decoding and random key.
-        is_correct: verifies a rollout of a problem.
         progressed: called with the number of finished rollouts.
 
     Returns:
@@ -95,9 +93,6 @@ def wave_width(group: ProcessGroup, plan: SamplingPlan, first: int, waiting: int
     not counted; they use what would be idle, as a GPU is in a pass of few rows of a small base.
 
     Args:
-        group: the processes that share the wave.
-        plan: attempts and temperatures.
-        first: index of the wave's first attempt.
         waiting: number of pending problems of this process.
 
     Returns:
@@ -135,8 +130,6 @@ def denoise_shared(
     A process with hard problems then does not delay the others. Requests have no hints here.
 
     Args:
-        policy: the model that samples.
-        requests: requests of this process.
         decoding: lengths, steps and temperature.
         progressed: called with the number of finished rollouts.
 
@@ -179,8 +172,6 @@ def denoise_all(
     on the others.
 
     Args:
-        policy: the model that samples.
-        requests: the requests.
         decoding: lengths, steps, temperature and batch size.
         progressed: called with the number of finished rollouts.
 

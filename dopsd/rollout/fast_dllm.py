@@ -34,8 +34,6 @@ def denoise_approximately(
     `is_fallback` marks the tokens of steps at which none reached it.
 
     Args:
-        model: the model.
-        requests: one request per row.
         decoding: lengths, steps, temperature, threshold and cache.
 
     Returns:
@@ -142,9 +140,6 @@ def _commit(state: _State, masks: _Masks, view: _View, k: int) -> None:
     """Commit masked positions of each row, as `_chosen` says.
 
     Args:
-        state: the batch.
-        masks: the masked positions.
-        view: the states of the block.
         k: positions to commit without a threshold.
     """
     model, decoding, rows = state.model, state.decoding, masks.rows
@@ -179,7 +174,6 @@ def _chosen(confidence: Tensor, k: int, decoding: Decoding) -> Tensor:
     Args:
         confidence: [B, C], masked positions from left to right; -inf at the end of shorter rows.
         k: slots to commit without a threshold.
-        decoding: threshold and fallback.
     """
     places = torch.arange(confidence.shape[1], device=confidence.device).expand_as(confidence)
     order = confidence.sort(dim=1, descending=True, stable=True).indices

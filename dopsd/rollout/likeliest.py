@@ -53,9 +53,7 @@ class KeptCommits:
     """The distributions from which the tokens of a batch of rollouts are committed.
 
     Args:
-        model: the model that samples.
         k: likeliest tokens that are kept; 0: none.
-        shape: rows and columns of the completions.
     """
 
     def __init__(self, model: Forward, k: int, shape: Sequence[int]) -> None:

@@ -44,7 +44,6 @@ def fingerprint_of_answers(
 
     Args:
         task: the task, which asks and scores.
-        split: name of the split.
         model: section `model`.
         sections: further settings that decide the result, as JSON values.
         *packages: dotted names of further packages whose recipe numbers count.

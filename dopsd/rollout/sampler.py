@@ -58,7 +58,6 @@ def choose(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
     Args:
         logits: [N, V].
         keys: [N], keys of the noise.
-        decoding: temperature and gumbel_dtype.
     """
     if decoding.temperature == 0:
         return logits.argmax(-1)
@@ -114,7 +113,6 @@ def nucleus(logits: Tensor, share: float, temperature: float) -> Tensor:
 
     Args:
         logits: [N, V].
-        share: share of the probability.
         temperature: of the probabilities; 0: as they are.
     """
     ranked, order = (
@@ -135,7 +133,6 @@ def certainty(logits: Tensor, tokens: Tensor, decoding: Decoding) -> Tensor:
     Args:
         logits: [N, V].
         tokens: [N].
-        decoding: order and temperature.
     """
     if decoding.order == "probability":
         return logits.softmax(-1).gather(-1, tokens[:, None])[:, 0]
@@ -342,10 +339,6 @@ class GrowingStates:
     A finished block never changes, and no token sees a later one. So the keys and values of what is
     before a block of the model are computed once, with the first step in that block. The blocks of
     sampling may be parts of the model's.
-
-    Args:
-        model: a block-causal model.
-        start: the column of the first block.
     """
 
     def __init__(self, model: Forward, start: int) -> None:
@@ -360,7 +353,6 @@ class GrowingStates:
         Args:
             ids: [B, T], whose tokens before the block are final.
             attention_mask: [B, T], False on padding; None without padding.
-            block: the columns of the block.
         """
         first = block.start - (block.start - self.start) % self.size
         window = slice(self.end, first + self.size)

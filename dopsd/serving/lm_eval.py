@@ -88,10 +88,8 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
         """Load the model.
 
         Args:
-            path: folder of the base.
             adapter: folder of a checkpoint; None: the base alone.
             protocol: one of `evaluate.protocols` of params.yaml in this folder; None: `options`.
-            dtype: of the base's weights.
             **options: keys of a protocol (gen_length, block_length, steps, threshold, ...);
                 block_size of a base whose config.json does not tell it; draws: masks of a
                 likelihood (128, as LLaDA); seed; device and batch_size of the harness.

@@ -46,9 +46,6 @@ def _load_pyfunc(path: str) -> ServedModel:
 def load(folder: Path) -> ServedModel:
     """Load a published checkpoint with its base.
 
-    Args:
-        folder: the artifacts of a registered version.
-
     Raises:
         DopsdError: if settings, adapter, base or instructions are not those that were published.
     """
@@ -102,12 +99,7 @@ class Table(Protocol):
 
 
 class ServedModel:
-    """A policy with the settings of its run, as MLflow asks it.
-
-    Args:
-        policy: base and adapter.
-        run: the run's settings.
-    """
+    """A policy with the settings of its run, as MLflow asks it."""
 
     def __init__(self, policy: LlmPolicy, run: RunSettings) -> None:
         self.policy, self.run = policy, run

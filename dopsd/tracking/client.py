@@ -86,22 +86,14 @@ def started_here() -> dict[str, dict[str, Any]]:
 
 
 def local_address(service: str) -> str:
-    """Return the address of a server that `make up` started or joined in this folder; empty: none.
-
-    Args:
-        service: prefect or mlflow.
-    """
+    """Return the address of a server that `make up` started or joined here; empty: none."""
     if entry := started_here().get(service):
         return f"http://{entry.get('host', '127.0.0.1')}:{int(entry['port'])}"
     return str(started_here().get("worker", {}).get(service, ""))
 
 
 def start_command(server: str) -> str:
-    """Return the command that starts a server here.
-
-    Args:
-        server: a key of START.
-    """
+    """Return the command that starts a server here."""
     return "make up" if Path("infra/local").is_dir() else START[server]
 
 
@@ -251,9 +243,6 @@ def sync(
     """Send the rows that the server lacks, and return the run's id.
 
     Args:
-        client: the MLflow client.
-        identity: the MLflow run.
-        rows: all rows of the log.
         lock_folder: the folder of the lock against a second sender.
     """
     lock_folder.mkdir(parents=True, exist_ok=True)
@@ -338,7 +327,6 @@ def one_line(uri: str, command: str = "publish") -> Iterator[None]:
     """Turn errors of mlflow in this context into one line.
 
     Args:
-        uri: the tracking server.
         command: the command that needs it, for messages.
 
     Raises:

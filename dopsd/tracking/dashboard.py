@@ -62,8 +62,6 @@ def save(client: MlflowClient, experiment: str, task: str) -> None:
     """Save the view of a task as a tag of the experiment, and give its runs their colours.
 
     Args:
-        client: the MLflow client.
-        experiment: the experiment's id.
         task: the task whose runs the view shows.
     """
     runs = _runs_of(client, experiment, task)
@@ -98,13 +96,7 @@ def _drawn(runs: Sequence[Run]) -> list[Run]:
 
 
 def link(page: str, experiment: str, task: str) -> str:
-    """Return the address of a task's view.
-
-    Args:
-        page: the address of MLflow's UI.
-        experiment: the experiment's id.
-        task: the task.
-    """
+    """Return the address of a task's view."""
     return f"{page}/#/experiments/{experiment}/runs?compareRunsMode=CHART&viewStateShareKey=dopsd-{task}"  # noqa: E501
 
 
@@ -139,7 +131,6 @@ def view(
     """Return the view of a task: bars of test accuracy, then curves; the best run first.
 
     Args:
-        task: the task.
         runs: the runs that the view shows; a chart needs one that has its metric.
         ranges: range of the y axis by metric, None for an automatic one.
     """
@@ -243,9 +234,6 @@ def readable_range(histories: Sequence[Sequence[float]]) -> tuple[float, float] 
 
     Losses of two methods may differ by a factor of 50, and a chart shows both. Values far from
     those of the same run, and runs far from all others, are outside.
-
-    Args:
-        histories: the values of each run.
     """
     runs = [[value for value in history if isfinite(value)] for history in histories]
     sizes = [median(map(abs, run)) if run else 0.0 for run in runs]

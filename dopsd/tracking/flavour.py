@@ -42,7 +42,6 @@ def settings_text(run: RunSettings, evaluate: EvaluateConfig, select: SelectConf
     """Return a params.yaml with the run's settings alone; `dopsd.run_settings` reads it.
 
     Args:
-        run: the run.
         evaluate: section `evaluate`.
         select: section `select`.
     """
@@ -64,8 +63,6 @@ def served_text(run: RunSettings, folder: Path, settings: str) -> str:
     """Return the digests that the loader checks, as JSON.
 
     Args:
-        run: the run.
-        folder: the checkpoint to serve.
         settings: what `settings_text` returns.
     """
     base = {path.name: sha256(path) for path in base_files(run.model)}
@@ -82,10 +79,8 @@ def flavour_of(
     """Return the files beside the selected adapter by name, and a digest of what they decide.
 
     Args:
-        run: the run.
         evaluate: section `evaluate`.
         select: section `select`.
-        model_id: MLflow's id of the checkpoint.
     """
     settings = settings_text(run, evaluate, select)
     served = served_text(run, run.key.folder / "best", settings)

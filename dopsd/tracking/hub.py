@@ -69,10 +69,6 @@ class Upload:
 def check_names(repo: str, revision: str) -> None:
     """Refuse names that the hub does not take.
 
-    Args:
-        repo: the repository.
-        revision: the branch.
-
     Raises:
         DopsdError: if a name is refused.
     """
@@ -307,7 +303,6 @@ def fetch(name: str, folder: Path) -> list[str]:
     A weight file in the folder has its header and its length, but no content: it takes no space.
 
     Args:
-        name: the repository.
         folder: an empty folder.
 
     Returns:

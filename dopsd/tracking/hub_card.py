@@ -189,12 +189,7 @@ def _without_local_paths(text: str, release: Release, run: RunSettings) -> str:
 
 
 def shared_page(page: str, run: RunSettings) -> str:
-    """Return a run's report without paths of this machine; its scripts have none.
-
-    Args:
-        page: the report.
-        run: the run.
-    """
+    """Return a run's report without paths of this machine; its scripts have none."""
     texts = SCRIPTS.split(page)  # every second one is a script
     for path in _absolute_paths(run):
         shown = str(escape(Path(path).name))

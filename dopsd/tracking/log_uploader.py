@@ -45,7 +45,6 @@ def upload_log(
     once. The rows stay on disk and are sent later.
 
     Args:
-        identity: the MLflow run.
         scratch: the run's folder with log.jsonl.
         is_over: waits for the given seconds and returns whether training has ended.
         last: the update after which nothing follows, as a test would; None: something does.

@@ -31,13 +31,7 @@ SECTIONS = ("model", "sampling", "train")  # of the settings in the card
 
 
 def description(name: str, task: str, base: str) -> str:
-    """Return the text of a registered model: what its versions are and how to use them.
-
-    Args:
-        name: the registered model.
-        task: the task of its checkpoints.
-        base: path of the base model.
-    """
+    """Return the text of a registered model: what its versions are and how to use them."""
     return "\n".join(
         [
             f"Checkpoints of the diffusion language model `{base}`, trained on the task"

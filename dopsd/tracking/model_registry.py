@@ -48,12 +48,7 @@ def log_model(
     """Log a checkpoint folder as a LoggedModel of its run, and return the model's id.
 
     Args:
-        client: the MLflow client.
-        experiment: the experiment's id.
-        run_id: the checkpoint's MLflow run.
         name: the model's name, which ends in its update.
-        folder: the checkpoint.
-        digest: the digest that identifies its weights.
     """
     tags = {DIGEST_TAG: digest, "update": name.rpartition("-")[2]}
     kind = "all weights" if has_all_weights(folder) else "lora"
@@ -71,12 +66,6 @@ def register(client: MlflowClient, uri: str, name: str, chosen: Chosen) -> int:
     """Register a checkpoint, and return its version number.
 
     A checkpoint that is already registered keeps its version; tags and card are updated.
-
-    Args:
-        client: the MLflow client.
-        uri: the tracking server.
-        name: the registered model.
-        chosen: the checkpoint.
     """
     import mlflow
 
@@ -122,11 +111,6 @@ def promote_champion(client: MlflowClient, name: str, number: int) -> int:
     """Make a version the champion unless the current one is at least as good.
 
     Accuracies count only if both come from the same problems and protocol.
-
-    Args:
-        client: the MLflow client.
-        name: the registered model.
-        number: the version to promote.
 
     Returns:
         The champion's version afterwards.

@@ -71,11 +71,6 @@ def publish_run(
 ) -> tuple[int, float]:
     """Publish the curve, checkpoints, figures and selected model of a run.
 
-    Args:
-        publication: the settings of publishing.
-        client: the MLflow client.
-        tracked: the run.
-
     Returns:
         The registered version and its accuracy on the selection split.
     """

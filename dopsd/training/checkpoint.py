@@ -140,7 +140,6 @@ def newest_resumable(scratch: Path, every: int) -> Checkpoint | None:
     A damaged checkpoint is made again, because the finished run must have all of them.
 
     Args:
-        scratch: the run's folder.
         every: train.checkpoint_every; a damaged checkpoint at another update does not matter.
     """
     usable = checkpoints(scratch)

@@ -36,12 +36,7 @@ class CollapseDetector:
     squares: list[float] = field(default_factory=list)  # mean squared score of each collect
 
     def see(self, score: float, square: float) -> bool:
-        """Add a collect; return whether it is the first one of a collapse.
-
-        Args:
-            score: the mean first-attempt score.
-            square: the mean squared first-attempt score.
-        """
+        """Add a collect; return whether it is the first one of a collapse."""
         was_collapsed = self.is_collapsed
         self.scores.append(score)
         self.squares.append(square)
@@ -95,10 +90,8 @@ def look_for_collapse(
     """Give a collect's first-attempt scores to the detector, and log a new collapse.
 
     Args:
-        detector: the run's detector.
         metrics: metrics of the collect, over all ranks; the rolling mean is added.
         settings: section `train`.
-        update: the number of finished updates.
     """
     names, scores = ("first_attempt_score", "first_attempt_square"), metrics.means()
     metrics.pop(names[1], None)

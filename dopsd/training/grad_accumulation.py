@@ -44,9 +44,6 @@ def fitting(small: Probe, large: Probe, held: int, free: int) -> int:
     attributed to its tokens.
 
     Args:
-        small: the probe with fewer tokens.
-        large: the probe with more tokens.
-        held: bytes that the process held before.
         free: bytes of free memory that nothing else needs later.
     """
     bytes_per_token = (large.peak - small.peak) / (large.tokens - small.tokens)
@@ -65,8 +62,6 @@ def one_pass(
 
     Args:
         method: the algorithm, which computes the loss.
-        policy: the model in training.
-        micro_batch: rows of one batch.
         denominator: of the update (Trainer._denominator).
         share: 0 for a pass that only takes part in the exchanges of sharded weights.
 
@@ -104,7 +99,6 @@ class MicroBatches:
 
         Args:
             requested: train.micro_batch_states.
-            device: where the passes run.
             optimizer: the optimizer, whose first step needs memory for moments.
 
         Raises:
@@ -130,7 +124,6 @@ class MicroBatches:
 
         Args:
             method: the algorithm, which computes the loss.
-            policy: the model in training.
             batches: the batches of this rank; may be empty.
             denominator: of the update, over all ranks.
 

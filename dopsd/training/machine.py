@@ -31,10 +31,7 @@ def record_machine(
     """Add this machine to the record of a training folder, if it is not the last one there.
 
     Args:
-        scratch: the training folder.
-        accelerator: tells which process writes.
         update: the update after which training begins or continues here.
-        devices: the device of each process.
     """
     if not accelerator.is_main_process:
         return

@@ -45,7 +45,6 @@ def restore_moments(optimizer: Optimizer, names: Iterable[str], tensors: dict[st
     Args:
         optimizer: an AdamW.
         names: the names of its weights, in its order.
-        tensors: the state by kind/name.
 
     Raises:
         KeyError: if a tensor is missing.
@@ -68,8 +67,6 @@ def with_warmup(settings: TrainConfig, problems: int, updates_of_collect: int) -
 
     Args:
         settings: section `train`.
-        problems: training problems.
-        updates_of_collect: updates that follow a collect.
     """
     if settings.warmup_ratio is None:
         return settings
@@ -84,7 +81,6 @@ def lr_factor(update: int, settings: TrainConfig) -> float:
     line that ends at 0 after the last update.
 
     Args:
-        update: the number of finished updates.
         settings: section `train`.
     """
     warmup = settings.warmup_updates
@@ -133,9 +129,7 @@ def optimizer_step(
 
     Args:
         optimizer: the optimizer; weights without a gradient get zeros.
-        accelerator: the ranks.
         settings: section `train`.
-        update: the number of finished updates.
 
     Returns:
         The norm of the summed gradients before clipping.

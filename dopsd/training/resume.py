@@ -64,7 +64,6 @@ def prepare_folder(run: RunSettings, answer: str) -> None:
     """Put the checkpoints that a run can continue from into its folder, and write run.json.
 
     Args:
-        run: the run.
         answer: what to do with checkpoints of other code, one of ANSWERS.
 
     Raises:
@@ -223,7 +222,6 @@ def resumable(folder: Path, settings: TrainConfig, is_whole: bool) -> Resumable:
     """Return what a run of these settings can resume from in a folder.
 
     Args:
-        folder: a training folder.
         settings: section `train` of the run.
         is_whole: end before the first checkpoint that these settings keep and the folder lacks.
     """

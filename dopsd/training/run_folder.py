@@ -82,7 +82,6 @@ class RunFolder:
         """Write the checkpoint step-N of the last update; every rank must call this.
 
         Args:
-            state: the trainer's state.
             save_weights: writes the trained weights into a folder.
 
         Raises:

@@ -142,7 +142,6 @@ def is_current(run: RunSettings, published: dict[str, Any]) -> bool:
     """Return whether a train.json has the fingerprint and the last code of this run.
 
     Args:
-        run: the run.
         published: the contents of train.json.
     """
     name = scratch_folder(run).name

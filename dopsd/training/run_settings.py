@@ -99,7 +99,6 @@ def warmup_notes(run: RunSettings, settings: TrainConfig) -> list[str]:
     """Return what a user may not expect of the warm-up, a line each.
 
     Args:
-        run: the settings of the run.
         settings: its section `train` after `with_warmup`.
     """
     own, lines = run.algorithm.train, []

@@ -39,7 +39,6 @@ def train(
     A run that was interrupted continues from its newest checkpoint.
 
     Args:
-        run: the run and its settings.
         tracked_by: the params.yaml for a second process that sends the log to MLflow; None: no
             tracking.
         other_code: what to do with a run that other code began: stop, continue or anew.
@@ -141,9 +140,6 @@ def check_processes(trainer: Trainer, scratch: Path) -> None:
 @contextmanager
 def explain_lost_rank(scratch: Path) -> Iterator[None]:
     """Turn an exchange that fails because another process is lost into one line.
-
-    Args:
-        scratch: the folder of the checkpoints.
 
     Raises:
         DopsdError: if another process ended, or did not answer within launch.timeout.

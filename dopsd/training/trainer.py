@@ -148,7 +148,6 @@ class Trainer:
 
         Args:
             state: what `state` returned.
-            weights: the folder with the trained weights.
 
         Raises:
             KeyError, ValueError, RuntimeError: if the checkpoint is of another run.
@@ -271,9 +270,6 @@ class Trainer:
     def step(self, metrics: MetricSums) -> dict[str, float]:
         """Clip the gradients, sum them over the ranks, and change the weights.
 
-        Args:
-            metrics: those of the gradients.
-
         Returns:
             The update's row of the log, with the metrics of its collects.
         """
@@ -318,10 +314,6 @@ class Trainer:
 
 def policy_of(run: RunSettings, shard: bool) -> LlmPolicy:
     """Return the base with a fresh adapter or with all weights in training, or train.start_from.
-
-    Args:
-        run: the run.
-        shard: split the base over the processes.
 
     Raises:
         DopsdError: if the base cannot be used, its attention hides what the teacher is shown, or

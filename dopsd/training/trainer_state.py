@@ -77,10 +77,7 @@ class TrainerState:
 
         Args:
             values: as `to_dict` returned them.
-            tensors: moments and average.
             tensors_of_ranks: as `rank_tensors` returned them in each process.
-            rank: this process.
-            size: number of processes now.
 
         Raises:
             ValueError, KeyError, TypeError, IndexError: if they are not as written here.
@@ -111,11 +108,7 @@ class TrainerState:
 
 
 def pack_updates(updates: list[list[Batch]]) -> dict[str, Tensor]:
-    """Return a collect's unused updates as tensors named <update>.<batch>.<type>.<field>.
-
-    Args:
-        updates: the batches of each update.
-    """
+    """Return a collect's unused updates as tensors named <update>.<batch>.<type>.<field>."""
     return {
         f"{u}.{b}.{type(batch).__name__}.{name}": tensor
         for u, batches in enumerate(updates)
@@ -156,8 +149,6 @@ def shared(
 
     Args:
         updates_of_ranks: the batches of each update, of each rank that wrote the checkpoint.
-        rank: this process.
-        size: number of processes now.
     """
     shares = []
     for batches_of_ranks in zip(*updates_of_ranks, strict=True):

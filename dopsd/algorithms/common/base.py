@@ -82,7 +82,6 @@ class AlgorithmContext:
         """Return the tokenised prompts of problems, each [P].
 
         Args:
-            problems: the problems.
             sampling: lengths and prefill; None: those of the run.
             split: theirs, for messages.
         """
@@ -137,7 +136,6 @@ class Algorithm(Protocol):
         """Return the loss of a micro-batch: the sum over rows of weight times loss, undivided.
 
         Args:
-            policy: the model in training.
             batch: rows of one of the algorithm's batches.
         """
         ...

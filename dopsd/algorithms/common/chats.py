@@ -152,7 +152,6 @@ def check_chats(source: Source, key: str, plain: PlainTokens) -> tuple[list[str]
     """Render every chat of a local file, and return the answers and notes.
 
     Args:
-        source: the file.
         key: key of params.yaml that names it.
         plain: tokenizer and config of the model that learns.
 

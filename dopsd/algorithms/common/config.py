@@ -116,18 +116,10 @@ class AlgorithmConfig(Section):
         """
 
     def forwards(self, sampling: SamplingConfig) -> Forwards | None:
-        """Return what a problem of a collect costs at most; None if the method does not say.
-
-        Args:
-            sampling: lengths and steps of a rollout.
-        """
+        """Return what a problem of a collect costs at most; None if the method does not say."""
 
     def logit_bytes(self, sampling: SamplingConfig) -> int:
-        """Return the most bytes of a sequence's logits in the loss, per entry of the head.
-
-        Args:
-            sampling: lengths and steps of a rollout.
-        """
+        """Return the most bytes of a sequence's logits in the loss, per entry of the head."""
         return CROSS_ENTROPY_BYTES * sampling.gen_length
 
     @property

@@ -45,7 +45,6 @@ def advantages(rewards: Sequence[float], baseline: Baseline, epsilon: float = 0.
         rewards: r, at least two.
         baseline: mean: r less the mean of the group; loo (leave one out): r less the mean of the
             other rewards; z: r less the mean, divided by the standard deviation (over n - 1).
-        epsilon: added to the standard deviation.
     """
     if max(rewards) == min(rewards):  # the rounded mean of six 0.1 is not 0.1
         return [0.0] * len(rewards)
@@ -63,9 +62,6 @@ class RewardedGroups:
     """Samples groups of rollouts, and rewards them.
 
     Args:
-        config: settings of the groups.
-        collector: samples and scores rollouts.
-        baseline: what advantages are compared with.
         epsilon: added to the standard deviation of `z`.
     """
 
@@ -82,13 +78,7 @@ class RewardedGroups:
     def sample(
         self, policy: Policy, problems: list[Problem], update: int
     ) -> tuple[list[list[Rewarded]], RolloutStats]:
-        """Return the rewarded rollouts of each problem, and what they cost.
-
-        Args:
-            policy: the model that samples.
-            problems: this rank's problems.
-            update: number of the collect.
-        """
+        """Return the rewarded rollouts of each problem, and what they cost."""
         groups = self.collector.sample(policy, problems, update, stops=False)
         stats = self.collector.summary(policy, [self.collector.scored(group) for group in groups])
         rewarded = []

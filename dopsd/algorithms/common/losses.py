@@ -32,7 +32,6 @@ def masked_diffusion_loss(policy: Policy, batch: MaskedTexts) -> Tensor:
     completion.
 
     Args:
-        policy: the model in training.
         batch: B masked completions.
 
     Returns:
@@ -55,7 +54,6 @@ def token_logps(policy: Policy, ids: Tensor, mask: Tensor | None, targets: Tenso
     """Return ln p(target) at every position of the completion, in nats.
 
     Args:
-        policy: the model.
         ids: [B, P+G], with the completion masked.
         mask: [B, P+G], False on padding; None without padding.
         targets: [B, G].
@@ -75,8 +73,6 @@ def clipped_gain(ratio: Tensor, advantage: Tensor, low: float, high: float) -> T
     Args:
         ratio: r, the probability over that of the policy that sampled.
         advantage: A, broadcasts with `ratio`.
-        low: least ratio of a gain.
-        high: greatest ratio of a gain.
     """
     return torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
 
@@ -89,7 +85,6 @@ def kl_estimate(logps: Tensor, ref_logps: Tensor) -> Tensor:
 
     Args:
         logps: ln p of sampled tokens under the model in training.
-        ref_logps: the same under the reference.
     """
     gap = ref_logps - logps
     return gap.expm1() - gap

@@ -52,8 +52,6 @@ def masked(
     Args:
         policy: the model, for its special tokens, its blocks and its device.
         texts: B texts.
-        least: lower limit of t.
-        most: upper limit of t.
     """
     prompts, prompt_mask = left_pad([text.prompt for text in texts], policy.eos_id)  # [B, P]
     lengths = torch.tensor([len(text.completion) for text in texts])[:, None]  # [B, 1]

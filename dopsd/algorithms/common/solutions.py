@@ -22,8 +22,6 @@ def solution(task: Task, problem: Problem, method: str) -> str:
     """Return the problem's own reference, or the task's worked solution.
 
     Args:
-        task: the task.
-        problem: the problem.
         method: name of the method, for messages.
 
     Raises:
@@ -94,8 +92,6 @@ def padded(tokens: Tensor, length: int, eos_id: int) -> Tensor:
 
     Args:
         tokens: [n].
-        length: tokens of the result.
-        eos_id: id of end of text.
 
     Returns:
         [length].

@@ -50,8 +50,6 @@ class Completions:
 
         Args:
             keys: [B, ...].
-            share: probability that a token is masked.
-            mask_id: id of the mask.
 
         Returns:
             [B, ..., P].
@@ -111,7 +109,6 @@ def view_logps(policy: Policy, views: Views, max_sequences: int) -> Tensor:
     """Return ln p of the targets at the predicted positions, 0 elsewhere: [B, N, G], in nats.
 
     Args:
-        policy: the model.
         views: N masked views of each of B completions.
         max_sequences: views of one completion in memory at once; those beyond are recomputed in
             the backward pass. The number of forwards does not depend on B.

@@ -99,7 +99,6 @@ class D3llm:
             steps: [B, G], step at which each position was written.
             length: [B], tokens of the solution up to the end of text.
             keys: [B], keys of the draw.
-            update: number of the update.
 
         Returns:
             Masks of the block, of its part written last, and of all positions after it, each [B,
@@ -140,10 +139,7 @@ def unmasking(
     the tokens of both forwards where the model's first choice is correct.
 
     Args:
-        policy: the model in training.
         batch: B solutions.
-        weight: weight of the entropy term.
-        temperature: temperature inside the entropy term.
 
     Returns:
         The loss [B], and the metrics `cross_entropy` and `entropy`, each [B].

@@ -81,7 +81,6 @@ class Recorder:
         """Return the recordings of these problems, in order; missing ones are made and appended.
 
         Args:
-            problems: the problems.
             progress: counts the problems that are recorded now.
         """
         missing = [problem for problem in problems if problem.id not in self.known]

@@ -39,7 +39,6 @@ def build_components(
     """Return collector and block schedule of a distilling algorithm, and set the policy's teacher.
 
     Args:
-        config: settings of the algorithm.
         context: task, policy and lengths of the run.
     """
     policy, sampling = context.policy, context.sampling
@@ -79,10 +78,7 @@ class DOpsd:
         """Return the batches of each update on these rollouts.
 
         Args:
-            policy: the model.
-            rollouts: the kept rollouts.
             views: what the teacher of each is given.
-            update: number of the collect.
         """
         states = self._shared_states(policy, rollouts, views, (self.collector.seed, update))
         updates: list[list[Batch]] = [[part] if part else [] for part in states]
@@ -121,7 +117,6 @@ class DOpsd:
 
         Args:
             policy: the model, with its text conversion.
-            selected: the kept rollouts.
         """
         return [AS_STUDENT] * len(selected)
 

@@ -148,7 +148,6 @@ def top_overlap(student: Tensor, teacher: Tensor, k: int = 20) -> Tensor:
     Args:
         student: logits [..., V].
         teacher: logits [..., V].
-        k: number of tokens.
 
     Returns:
         [...], in [0, 1].

@@ -72,11 +72,6 @@ def recorded_steps(
 
     `until_eos` keeps a state if it has no end of text yet, or a mask before the first one. The last
     block is left out unless `record_last_block` is set.
-
-    Args:
-        rollout: the trajectory.
-        config: record and record_last_block.
-        blocks: the blocks of the completion.
     """
     per_block = len(blocks.num_transfer_tokens)
     num_blocks = blocks.count(rollout)
@@ -105,11 +100,7 @@ def reveal(
     can narrow them.
 
     Args:
-        rollout: the trajectory.
         steps: S denoising steps.
-        config: reveal_scope and reveal_ratio.
-        blocks: the blocks of the completion.
-        key: key of the draw.
         view: what may be shown, and how many positions at least.
 
     Returns:
@@ -145,10 +136,7 @@ def trained_steps(
     mean over states unbiased.
 
     Args:
-        rollout: the trajectory.
         config: drop_remainder, state_sample and updates_per_trajectory.
-        blocks: the blocks of the completion.
-        key: key of the draw.
     """
     steps = recorded_steps(rollout, config, blocks)
     if config.state_sample and len(steps) > config.state_sample:
@@ -219,9 +207,6 @@ def states_by_update(
     its trajectory in that update), so that each trajectory weighs 1.
 
     Args:
-        rollouts: the kept rollouts.
-        config: settings of the distillation.
-        blocks: the blocks of a completion.
         key: (seed, update) of the random numbers.
         views: what the teacher of each rollout is given; None: the student's prompt, and the future
             of the rollout.

@@ -37,8 +37,6 @@ class Espo:
     """Compare rewards within groups of rollouts, and make several updates per collect.
 
     Args:
-        config: settings of ESPO.
-        collector: samples and scores rollouts.
         max_sequences: sequences of a forward pass that fit into memory.
     """
 
@@ -201,7 +199,6 @@ def ratio_terms(config: EspoConfig, batch: CoupledViews, logps: Tensor) -> Terms
     -min(r A, clip(r, 1-e, 1+e) A), and (E - E_ref)^2 / (2 L) as the KL.
 
     Args:
-        config: the clip.
         batch: B completions.
         logps: [B, N, G], ln p under the model in training.
     """
@@ -245,7 +242,6 @@ def token_terms(config: EspoConfig, batch: CoupledViews, logps: Tensor) -> Terms
     """Return the terms of coupled-GRPO, summed over tokens: each token has a ratio of its own.
 
     Args:
-        config: the clip.
         batch: B completions.
         logps: [B, N, G], ln p under the model in training.
     """
@@ -286,7 +282,6 @@ def coupled_masks(config: EspoConfig, draw: Draw, eligible: Tensor) -> tuple[Ten
     """Mask some of the eligible tokens of each completion, then all others of them.
 
     Args:
-        config: number and kind of masks.
         draw: random keys of B completions.
         eligible: [B, G], tokens that may be shown; all others are always masked.
 

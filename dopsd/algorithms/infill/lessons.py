@@ -65,8 +65,6 @@ def lesson(
     Args:
         policy: the model, with its text conversion.
         task: the task, whose verifier checks the span.
-        problem: the problem.
-        rollout: the student's rollout.
         answer: a right answer, which its teacher knows.
         after_eos: the text after the first end of text is scored, too.
     """
@@ -87,10 +85,6 @@ def view(lesson: Lesson, config: InfillConfig) -> TeacherView:
 
     A tail that was built again is shown only while the student has nothing of its own there, whose
     tokens would stand beside moved ones.
-
-    Args:
-        lesson: the rollout and the answer.
-        config: settings of the method.
     """
     filled = lesson.filled
     positions = torch.arange(len(filled.ids))
@@ -120,10 +114,6 @@ def count(sums: MetricSums, kept: int, lessons: Sequence[Lesson]) -> None:
 class Answers:
     """Finds the answer of each problem.
 
-    Args:
-        config: settings of the method.
-        task: the task of the run.
-
     Raises:
         DopsdError: if the task has no such answers.
     """
@@ -145,7 +135,6 @@ class Answers:
 
         Args:
             policy: the model, with its text conversion.
-            group: the attempts at the problem.
         """
         problem, task = group.problem, self.task
         if self.kind == "sibling":
@@ -190,7 +179,6 @@ def answer_shift(policy: Policy, updates: Iterable[Iterable[States]], at_once: i
     Args:
         policy: the model, with its teacher.
         updates: the states, by update and batch.
-        at_once: sequences of a forward pass.
     """
     total, positions = 0.0, 0
     for batch in chain.from_iterable(updates):

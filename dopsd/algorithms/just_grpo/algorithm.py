@@ -39,13 +39,7 @@ def build(config: JustGrpoConfig, context: AlgorithmContext) -> JustGrpo:
 
 
 class JustGrpo:
-    """Compare rewards within groups, and make one update per collect.
-
-    Args:
-        config: settings of JustGRPO.
-        collector: samples and scores rollouts.
-        at_once: positions of a row.
-    """
+    """Compare rewards within groups, and make one update per collect."""
 
     normalize_by_all_prompts = False  # weights count rollouts with an advantage
 
@@ -130,7 +124,6 @@ def batch_of(
 
     Args:
         policy: the model, for its special tokens.
-        rewarded: the rollouts with their advantages.
         places: positions of each completion, in order.
         at_once: C.
 
@@ -165,8 +158,6 @@ def position_logits(policy: Policy, batch: Positions, length: int) -> Scored:
     """Return the logits of each position, masked with all committed later: a forward each.
 
     Args:
-        policy: the model.
-        batch: rows with positions.
         length: G.
     """
     rows, columns = true_positions(batch.on_host("positions") >= 0, batch.ids.device)  # [N]

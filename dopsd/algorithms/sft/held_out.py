@@ -31,7 +31,6 @@ class HeldOut:
     """Texts that are not learnt, masked alike each time.
 
     Args:
-        context: the run.
         pairs: prompts and what is learnt after them.
         shown: a prompt with its response, of which an answer is logged; or none.
     """
@@ -51,7 +50,6 @@ class HeldOut:
         """Return the loss at each share of masks, over this rank's texts; log one answer.
 
         Args:
-            policy: the model in training.
             update: number of the collect, for the log.
         """
         group, size, found = policy.process_group, self.context.sequences_at_once, MetricSums()

@@ -55,8 +55,6 @@ class Spg:
     """Raise a lower bound of better completions, and lower an upper bound of worse ones.
 
     Args:
-        config: settings of SPG.
-        collector: samples and scores rollouts.
         max_sequences: sequences of a forward pass that fit into memory.
     """
 

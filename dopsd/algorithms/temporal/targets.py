@@ -28,11 +28,6 @@ def teachers_of(state: int, steps: Steps, config: TemporalConfig) -> tuple[Tenso
     commit: the one in which the position was committed; snapshot: the one `gap` later, or that of
     the commit if it comes first; all_future: all later ones up to that of the commit; finished: the
     one that masks this position alone.
-
-    Args:
-        state: index of the student's state.
-        steps: the states that the teacher sees.
-        config: target and gap.
     """
     if config.target == "finished":
         alone = steps.masked.int().argmax(0)
@@ -64,10 +59,8 @@ def targets(
     Args:
         policy: the model, in the context of the teacher.
         ids: [S, P+G], the states that the teacher sees.
-        steps: what they mask.
         wanted: indices of states, each with its trained positions [G].
         config: target, gap and top_k.
-        rows: states of a forward.
     """
     length = steps.masked.shape[1]
     parts = [policy.hidden(part.to(policy.device), None) for part in ids.split(rows)]

@@ -58,7 +58,6 @@ class TraceRl:
 
     Args:
         method: name of the method, part of its random keys.
-        config: its settings.
         context: task, policy, lengths and seed of the run.
     """
 
@@ -87,9 +86,7 @@ class TraceRl:
         """Return the states with what a subclass adds to them.
 
         Args:
-            policy: the model that sampled.
             plan: the states to train on, with their old log-probabilities.
-            collect: what they come from.
         """
         return plan
 
@@ -164,7 +161,6 @@ class TraceRl:
 
         Args:
             logps: [B, G], ln p of the predicted tokens, 0 elsewhere.
-            batch: the states.
         """
         losses, kl, clipped = state_losses(logps, batch, self.config)
         figures = {"kl": kl, "clip_ratio": clipped * batch.loss_mask, "logp": logps}

@@ -51,7 +51,6 @@ def group_steps(rollout: Rollout, counted: Tensor, shrink: int) -> Steps:
     Groups without a counted token are left out.
 
     Args:
-        rollout: the trajectory.
         counted: [G], False on padding after the end of text.
         shrink: steps of a group; the last one may have fewer.
     """
@@ -69,7 +68,6 @@ def draw_states(surprise: Tensor, keys: Tensor, temperature: float) -> Tensor:
     Args:
         surprise: [S], mean of -ln p over the tokens that each state's steps committed.
         keys: [S].
-        temperature: of the softmax.
 
     Returns:
         [S], indices; the first n are n draws.
@@ -105,8 +103,6 @@ def plan_states(
 
     Args:
         policy: the model, for its special tokens.
-        rewarded: the rollouts with their advantages.
-        shrink: steps of a group.
         predicts_all: predict every counted masked token, not only those that the group committed.
     """
     rollouts = [item.rollout for item in rewarded]
@@ -140,8 +136,6 @@ def most_surprising(plan: Plan, keys: Tensor, n: int, temperature: float) -> Pla
     Args:
         plan: all states, with their old log-probabilities.
         keys: keys of the draws, one of each rollout.
-        n: states of a rollout.
-        temperature: of the draw.
     """
     surprise = -(plan.batch.old_logps * plan.committed).sum(1) / plan.committed.sum(1)
     kept: list[int] = []

@@ -43,8 +43,6 @@ class Vrpo:
     """Sample, pair the best with the worst rollout, and prefer the one to the other.
 
     Args:
-        config: settings of VRPO.
-        collector: samples and scores rollouts.
         max_sequences: sequences of a forward pass that fit into memory.
     """
 
@@ -111,10 +109,6 @@ class Vrpo:
 def paired(group: RolloutGroup, is_graded: bool) -> tuple[Rollout, Rollout] | None:
     """Return the best and the worst attempt, the latest and the earliest on ties.
 
-    Args:
-        group: the attempts at a problem.
-        is_graded: whether answers get partial scores.
-
     Returns:
         The pair; None if all scores are equal, or no attempt at a task without partial scores is
         correct.
@@ -148,7 +142,6 @@ def likelihood_bound(policy: Policy, batch: PreferenceBatch, max_sequences: int)
     Eq. 6; LLaDA 1.5, section 3.1).
 
     Args:
-        policy: the model.
         batch: B pairs.
         max_sequences: sequences of one pair in memory at once (two at least); the other masks are
             recomputed in the backward pass. The number of forwards does not depend on B.
@@ -215,7 +208,6 @@ def preference(bounds: Tensor, ref_bounds: Tensor, beta: float) -> tuple[Tensor,
     Args:
         bounds: [B, 2], likelihood bounds in nats, of the preferred and the rejected completion.
         ref_bounds: [B, 2], the same under the initial policy.
-        beta: scale of the margin.
 
     Returns:
         The loss [B] and the margin [B].

@@ -37,7 +37,6 @@ def comparison_page(facts: ComparisonFacts, digest: str) -> str:
     """Return the page.
 
     Args:
-        facts: all that the page shows.
         digest: digest of the facts, which the page keeps.
     """
     tasks = list(dict.fromkeys(run.task for run in facts.runs))

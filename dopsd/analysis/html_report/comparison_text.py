@@ -89,7 +89,6 @@ def verdicts(
     Args:
         means: rows of the table `means`.
         pairs: pairs of methods of all tasks, as for `verdict`.
-        graded: tasks with partial scores.
     """
     by_task: dict[str, list[dict[str, Any]]] = {}
     for row in means:
@@ -108,10 +107,8 @@ def overview(
     """Return what a comparison says of a task with several methods.
 
     Args:
-        task: the task.
         best: its method with the highest mean accuracy.
         pairs: its pairs of methods that share a seed, as for `verdict`.
-        is_graded: whether the task has partial scores.
     """
     if not pairs:
         return [

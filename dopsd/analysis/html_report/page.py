@@ -64,9 +64,6 @@ def render(
     """Return a page.
 
     Args:
-        template: name of the template.
-        digest: digest of the facts.
-        charts: the charts by section.
         values: what the template shows, by name.
     """
     from bokeh.embed import components

@@ -43,7 +43,6 @@ class Outcomes(NamedTuple):
         """Return what a paired difference allows to conclude, in sentences.
 
         Args:
-            difference: mean of trained minus base.
             interval: its 95% bootstrap interval.
         """
         counts = f"better on {self.better} problems, equal on {self.equal}, worse on {self.worse}"

@@ -222,8 +222,6 @@ def figure_of(x_title: str, y_title: str, is_share: bool, height: int = 300) -> 
     Args:
         x_title: title of the x axis, with its unit.
         y_title: title of the y axis, with its unit.
-        is_share: write y as percent.
-        height: height in pixels.
     """
     from bokeh.models import BasicTicker, DataRange1d, NumeralTickFormatter
     from bokeh.plotting import figure
@@ -261,8 +259,6 @@ def hover(drawing: Figure, renderer: GlyphRenderer[Any], rows: list[tuple[str, s
     """Show a table at the pointer.
 
     Args:
-        drawing: the chart.
-        renderer: the points that have it.
         rows: label and value, in Bokeh's format, of each row.
     """
     from bokeh.models import HoverTool

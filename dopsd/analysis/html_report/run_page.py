@@ -36,7 +36,6 @@ def run_page(facts: RunFacts, digest: str) -> str:
     """Return the page.
 
     Args:
-        facts: all that the page shows.
         digest: digest of the facts, which the page keeps.
     """
     charts = {

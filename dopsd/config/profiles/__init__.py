@@ -153,7 +153,6 @@ def attempts(base: str, task: str) -> float | None:
 
     Args:
         base: folder of the base, whose name decides.
-        task: the task.
 
     Returns:
         None if nobody has measured it.

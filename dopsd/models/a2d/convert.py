@@ -82,7 +82,6 @@ def convert(path: Path, out: Path, form: Form) -> int:
 
     Args:
         path: a folder in the hub's layout, or a GGUF file.
-        out: the folder to write.
         form: what the diffusion model is to be.
 
     Returns:
@@ -331,7 +330,6 @@ def with_mask(rows: Tensor, size: int, mask: int, tokens: int) -> Tensor:
     Args:
         rows: [V, D]; those after the last token count for nothing.
         size: rows of the result, V or V + 1.
-        mask: the mask's row.
         tokens: tokens of the tokenizer, with the mask.
     """
     counts = torch.arange(len(rows)) < tokens
@@ -346,7 +344,6 @@ def write_tiny(path: Path, out: Path) -> None:
 
     Args:
         path: the checkpoint, a folder or a GGUF file.
-        out: the folder to write.
     """
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 

@@ -43,9 +43,6 @@ TOKENIZER = ("gpt2", "smollm")  # llama.cpp's names of byte pairs, and of how te
 class GgufFile:
     """A GGUF file; the weights are read one by one.
 
-    Args:
-        path: the file.
-
     Raises:
         DopsdError: if the package gguf is missing, or the file is damaged or not a Llama.
     """

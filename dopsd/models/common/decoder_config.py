@@ -187,8 +187,6 @@ def check_numbers(raw: Mapping[str, Any], whole: Iterable[str], real: Iterable[s
 
     Args:
         raw: the fields of config.json.
-        whole: fields with a whole number.
-        real: fields with any number.
     """
     kinds = {"a whole number": (whole, (int,)), "a number": (real, (int, float))}
     for expected, (fields, types) in kinds.items():

@@ -51,7 +51,6 @@ class Layout:
 
         Args:
             keep: [B, T], False on padding, without the copy; None without padding.
-            device: where to make it.
 
         Returns:
             [B or 1, 1, W, T], or [B, 1, 1, T] where the rows are equal; bool.

@@ -111,7 +111,6 @@ def _norm_gradients(
         ctx: with the input, the weight and the scale.
         grad: gradient of what the norm returned; None if that was not used.
         of_input: gradient of the input from its other use, or None.
-        needs_weight: whether the weight needs a gradient.
     """
     if grad is None:
         return of_input, None

@@ -102,10 +102,8 @@ def rms_norm_backward(
 
     Args:
         grad: gradient of the normalised x, [..., D].
-        x: input of the norm.
         weight: [D].
         scale: 1 / RMS of x, [...].
-        with_weight: whether the weight needs a gradient.
     """
     of_weight = _of_weight(grad, x, scale) if with_weight else weight.new_empty(0)
     direct, by_scale = _of_input(grad, x, weight, scale)
@@ -138,10 +136,8 @@ def add_rms_norm_backward(
     Args:
         grad: gradient of the normalised sum, [..., D].
         of_total: gradient of the sum from its other use.
-        total: the sum.
         weight: [D].
         scale: 1 / RMS of the sum, [...].
-        with_weight: whether the weight needs a gradient.
     """
     of_weight = _of_weight(grad, total, scale) if with_weight else weight.new_empty(0)
     direct, by_scale = _of_input(grad, total, weight, scale)

@@ -130,11 +130,6 @@ def with_request(params: Params, request: Request) -> Params:
 def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
     """Score a checkpoint, write report and generations, and print accuracies with 95% intervals.
 
-    Args:
-        params: All settings.
-        request: What to evaluate.
-        as_json: Print JSON instead of a table.
-
     Returns:
         The report, on every rank; only the main rank writes and prints.
     """
@@ -258,13 +253,6 @@ def evaluate_updates(
     params: Params, task_name: str, method_name: str, seed: int, updates: list[int]
 ) -> None:
     """Score checkpoints of a finished or a running run; stage `evaluate` finds them in the cache.
-
-    Args:
-        params: All settings.
-        task_name: Task of the run.
-        method_name: Method of the run.
-        seed: Seed of the run.
-        updates: Updates whose checkpoints are scored.
 
     Raises:
         DopsdError: if there is no checkpoint of an update.

@@ -32,7 +32,6 @@ def export(
 
     Args:
         base: The base, and its blocks of attention.
-        adapter: Checkpoint folder.
         out: Folder to write, which must not exist.
         dtype: `float32` or `bfloat16`, the precision of the files.
         is_merged: Must be true for an adapter, and false for all weights.

@@ -65,11 +65,7 @@ def _speed(device: torch.device) -> Finding:
 
 
 def logits(device: torch.device) -> Iterator[Finding]:
-    """Compare the embedded base's logits with the CPU's, and those of fused kernels with torch's.
-
-    Args:
-        device: where to compute.
-    """
+    """Compare the embedded base's logits with the CPU's, and fused kernels with torch's."""
     import torch
 
     from dopsd.models.backends import kernels_of

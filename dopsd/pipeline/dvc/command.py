@@ -240,9 +240,6 @@ def set_aside_damaged(name: str) -> bool:
     finds in its run cache what the command finished. There it fails at a folder without entries,
     which a kill leaves before the first entry is written.
 
-    Args:
-        name: Command that messages name.
-
     Returns:
         Whether there was any damage, so that another run can succeed.
     """
@@ -287,11 +284,7 @@ def _is_lockfile(content: bytes) -> bool:
 
 
 def remote_problem(folder: Path) -> str:
-    """Return why DVC's default remote cannot share results; empty if it can.
-
-    Args:
-        folder: The workspace.
-    """
+    """Return why DVC's default remote cannot share results; empty if it can."""
     name = ask_dvc("config", "core.remote", folder=folder).stdout.strip()
     if not name:
         return (

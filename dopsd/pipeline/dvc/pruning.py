@@ -23,10 +23,6 @@ def remove_unwanted(params: Params, key: RunKey) -> None:
 
     Runs that were trained or selected again since their test stay whole, and so do variants of
     ablations.
-
-    Args:
-        params: All settings.
-        key: The run.
     """
     keep, out = params.checkpoints.keep, key.folder / "train"
     if keep == "all" or BETWEEN in key.method:

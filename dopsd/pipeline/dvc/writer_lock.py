@@ -72,9 +72,7 @@ class WriterLock:
     """Context that holds the workspace.
 
     Args:
-        command: Command that messages name.
         lost: Called if another writer took over the workspace.
-        tell: Called with each message.
     """
 
     def __init__(

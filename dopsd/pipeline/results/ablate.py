@@ -50,7 +50,6 @@ def ablate(params: Params, names: Sequence[str]) -> None:
     """Train what is missing of some tables of `ablate.tables`, then write and print each.
 
     Args:
-        params: All settings.
         names: Tables to make; if empty, print which tables exist and return.
 
     Raises:
@@ -138,8 +137,6 @@ def table(
     """Return an ablation as Markdown and as values, one row for each variant.
 
     Args:
-        params: All settings.
-        name: Name of the table.
         rows: Runs by row label; each row is paired with the first by problem and seed.
     """
     a, resamples = params.ablate, params.evaluate.bootstrap

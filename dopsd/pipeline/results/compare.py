@@ -43,7 +43,6 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     """Write table and figure of some runs to a folder, and return the table as Markdown.
 
     Args:
-        params: All settings.
         names: Runs as task/method/seed; if empty, all finished runs of params.yaml's matrix.
         out: Folder to write; only an earlier comparison is replaced.
 

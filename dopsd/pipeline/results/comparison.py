@@ -79,7 +79,6 @@ def markdown(tables: Tables, runs: list[Finished], baseline: str, settings: Sett
 
     Args:
         tables: what `values` returns.
-        runs: the runs.
         baseline: the method whose best accuracy the others have to reach.
         settings: the settings that differ, by task.
     """
@@ -254,11 +253,8 @@ def write_comparison(
     """Write the page of a comparison, and the report of each run where it is out of date.
 
     Args:
-        params: all settings.
-        runs: the runs.
         settings: what `settings_by_task` returns.
         tables: what `dopsd.pipeline.results.comparison.values` returns.
-        page: the file to write.
         out: the folder in which the page will be read, from which its links lead.
     """
     pages = refresh(params, runs, "compare")
@@ -300,7 +296,6 @@ def differing_settings(params: Params, runs: list[Finished]) -> dict[str, dict[s
     Those that all methods have come first.
 
     Args:
-        params: all settings.
         runs: runs of one task; the first of each method counts.
     """
     first_runs: dict[str, Finished] = {}

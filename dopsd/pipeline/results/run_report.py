@@ -57,8 +57,6 @@ def refresh(params: Params, keys: Sequence[RunKey], command: str) -> dict[str, P
     A report that cannot be written is logged, since the command has other results to show.
 
     Args:
-        params: all settings.
-        keys: finished runs.
         command: the command that asks, for messages.
 
     Returns:

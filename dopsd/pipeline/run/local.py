@@ -51,7 +51,6 @@ def run_here(request: RunRequest, params: Params) -> None:
 
     Args:
         request: What the run was asked to do; it was checked.
-        params: The settings that it gives.
 
     Raises:
         DopsdError: if a stage fails, or the run is stopped.

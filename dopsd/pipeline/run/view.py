@@ -51,7 +51,6 @@ def stage_progress(stage: str, since: float) -> StageProgress | None:
     """Return the progress of a stage from work/<stage>.json, which the stage keeps rewriting.
 
     Args:
-        stage: Name of the stage.
         since: When the stage started; an older file is that of another run.
 
     Returns:
@@ -93,7 +92,6 @@ def newest_accuracy(split: str, since: float) -> str:
     """Return the newest accuracy on a split in work/eval/; empty if there is none yet.
 
     Args:
-        split: The selection split.
         since: When the run started; older evaluations are those of other runs.
     """
     changed = {path: path.stat().st_mtime for path in (WORK / "eval").glob("*.json")}
@@ -135,12 +133,7 @@ def saved(lines: list[str]) -> str:
 
 
 def dvc_stage(name: str, run_keys: list[RunKey]) -> str:
-    """Return a stage of DVC as the view names it: `train@sudoku-d_opsd-0` is train sudoku/d_opsd/0.
-
-    Args:
-        name: DVC's name of the stage.
-        run_keys: Runs of the matrix.
-    """
+    """Return a stage as the view names it: `train@sudoku-d_opsd-0` is train sudoku/d_opsd/0."""
     stage, _, item = name.partition("@")
     keys = {run_key.stage: str(run_key) for run_key in run_keys}
     return f"{'base' if stage == 'evaluate_base' else stage} {keys.get(item, item)}".strip()
@@ -203,7 +196,6 @@ def window(stages: list[Stage], most: int) -> tuple[int, list[Stage], int]:
     """Choose the stages that fit, so that the first unfinished one is among them.
 
     Args:
-        stages: All stages.
         most: Lines that there are; at least one is used.
 
     Returns:
@@ -284,7 +276,6 @@ class Display:
         """Show a view; without a terminal print what is new.
 
         Args:
-            view: The run as it is now.
             is_last: Whether the run has ended, or is left.
         """
         if self.live:

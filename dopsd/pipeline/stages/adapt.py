@@ -161,8 +161,6 @@ def _refuse_misfits(params: Params, most: int, responses: list[str] | None = Non
     """Refuse a local file of chats without rows, or with wrong ones, and answers without a prompt.
 
     Args:
-        params: all settings.
-        most: tokens of the model's longest text.
         responses: those of the file, if it was read; None: it is read.
 
     Raises:

@@ -91,9 +91,7 @@ def _summary(
     """Return the accuracies of base, start, best and last checkpoint, and how they were measured.
 
     Args:
-        base: the base's row.
         rows: those of the checkpoints, with the start at update 0 if there is one.
-        select: the split and protocol.
     """
     best = max((row for row in rows if row["update"]), key=lambda row: row["accuracy"])
     return {

@@ -123,9 +123,7 @@ def compare(base: dict[str, Any], best: dict[str, Any], resamples: int) -> dict[
     """Return both reports, and their paired difference with its 95% bootstrap interval.
 
     Args:
-        base: Report of the base.
         best: Report of the best checkpoint, on the same problems.
-        resamples: Number of bootstrap resamples.
     """
     gaps = [best["per_problem"][name] - value for name, value in base["per_problem"].items()]
     paired = {"difference": sum(gaps) / len(gaps), "interval": bootstrap(gaps, resamples)}
@@ -149,11 +147,6 @@ def _flat(comparison: dict[str, Any]) -> dict[str, Any]:
 
 def trajectory(run: RunSettings, evaluator: Evaluator, adapter: Path) -> dict[str, Any]:
     """Denoise one test problem at the training temperature, for the trajectory figure.
-
-    Args:
-        run: Settings of the run.
-        evaluator: Evaluator of the test split.
-        adapter: Checkpoint folder.
 
     Returns:
         Tokens, the step that revealed each, and for every step the positions a teacher would see.

@@ -18,10 +18,6 @@ def run(params: Params, task: str, method: str, seed: int, other_code: str = "st
     """Train one run, or continue it.
 
     Args:
-        params: All settings.
-        task: Task of the run.
-        method: Method of the run.
-        seed: Seed of the run.
         other_code: What to do with a run that other code began: stop, continue or anew.
     """
     tracked_by = params.file if params.tracking.enabled else None

@@ -45,7 +45,6 @@ def check(params: Params, name: str, answers_file: Path | None) -> None:
     """Print what a task's rows look like to a model and its verifier, with a verdict.
 
     Args:
-        params: All settings.
         name: A task that section data defines.
         answers_file: A file of answers to score too; None: none.
 
@@ -121,7 +120,6 @@ class Lengths:
 
         Args:
             answers: a generation with the right answer for each row.
-            findings: the report to add to.
         """
         chats = [self.task.messages(r.problem, self.model.prompt_style) for r in self.rows]
         prompts = self._prompts(chats[:PROMPTS])

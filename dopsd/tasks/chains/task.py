@@ -36,7 +36,6 @@ def steps(chain: str, modulus: int, is_careful: bool = True) -> list[str]:
 
     Args:
         chain: the chain, such as `3 *4 -1`.
-        modulus: results are remainders by this number.
         is_careful: False: with the sum in place of every product.
     """
     first, *operations = chain.split()

@@ -109,7 +109,6 @@ def score_by_rule(
         rule: published or strict, the rule that decides.
         published: answer and score in [0, 1] by the published rule.
         strict: answer and score in [0, 1] by the strict rule.
-        **extra_figures: figures that the task adds.
     """
     answer, score = {"published": published, "strict": strict}[rule]
     return Score(

@@ -64,10 +64,6 @@ class AskingTask:
     def messages(self, problem: Problem, style: str) -> list[dict[str, str]]:
         """Return the chat that asks the problem.
 
-        Args:
-            problem: the problem.
-            style: compact (the bare problem) or instructions.
-
         Returns:
             Messages as {role, content}.
         """
@@ -100,7 +96,6 @@ def read_prompt(key: str, path: str) -> str:
 
     Args:
         key: key of params.yaml that names the file, for messages.
-        path: the file.
 
     Raises:
         DopsdError: if the file cannot be read, is not UTF-8, or is empty.

@@ -86,7 +86,6 @@ def numbers(text: str, decimal: str = ".") -> list[Decimal]:
     """Return the numbers that stand by themselves in a text, in order.
 
     Args:
-        text: any text.
         decimal: the decimal mark, . or a comma; the other one may group thousands.
     """
     text = plain(text)

@@ -31,11 +31,7 @@ def new_problem(
     """Return a problem whose id is a digest of its prompt, whatever file it comes from.
 
     Args:
-        task: name of the task.
-        prompt: what is asked.
-        answer: the gold answer.
         reference: a worked solution, if there is one.
-        **extra: values of the task's own.
     """
     digest = hashlib.blake2b(prompt.encode("utf-8", "replace"), digest_size=8).hexdigest()
     return Problem(f"{task}-{digest}", prompt, answer, reference, extra)
@@ -108,7 +104,6 @@ def without(problems: Iterable[Problem], taken: set[Hashable], task: RowTask) ->
 
     Args:
         problems: candidates, in order.
-        taken: identities that must not appear.
         task: the task, which defines identities.
     """
     distinct: dict[Hashable, Problem] = {}
@@ -133,10 +128,6 @@ def held_out(
     """Split off a set of problems.
 
     Args:
-        problems: problems for training and validation.
-        count: number of problems to hold out.
-        seed: seed of the draw.
-        task: name of the task.
         split: name of the set, a key of the task's section.
 
     Returns:
@@ -193,10 +184,7 @@ def draw(
     """Draw distinct problems.
 
     Args:
-        stream: source of randomness.
-        count: number of problems.
         make: makes a problem; None: draw again.
-        identity: equal for equal problems.
         too_few: the message if there are fewer, with {found} and {count}.
 
     Raises:

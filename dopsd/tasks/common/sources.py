@@ -270,9 +270,7 @@ def unread(source: Source, key: str, make: Callable[[Row], object]) -> list[str]
     """Make something of every row, and return the columns with cells that nothing reads.
 
     Args:
-        source: a local file.
         key: key of params.yaml that names it.
-        make: reads a row.
 
     Returns:
         The columns; of those that are unread in some rows only, in how many.
@@ -296,7 +294,6 @@ def read_rows(source: Source, key: str) -> Iterator[Row]:
     """Return the rows of a source.
 
     Args:
-        source: file or hub dataset.
         key: key of params.yaml that names the source, such as data.gsm8k.train.path.
 
     Raises:
@@ -312,7 +309,6 @@ def read_file(path: Path, key: str) -> Iterator[Row]:
     """Return the rows of a file, by its suffix.
 
     Args:
-        path: the file.
         key: key of params.yaml that names the file.
 
     Raises:

@@ -57,7 +57,6 @@ def read_problems(path: Path, fault: Callable[[Problem], str | None]) -> list[Pr
     """Read the problems of a split.
 
     Args:
-        path: the file.
         fault: the task's own check, which returns what is wrong with a problem, or None.
 
     Raises:

@@ -46,7 +46,6 @@ class Task(Protocol):
         """Return the problem of a row in a file of generations.
 
         Args:
-            question: what was asked.
             ground_truth: the gold answer, as `ground_truth` returns it.
         """
 
@@ -61,7 +60,6 @@ class TaughtTask(Task, Protocol):
         """Return a generation that solves the problem, or tries to.
 
         Args:
-            problem: the problem.
             is_careful: True: the answer is right; False: it has a habitual mistake.
         """
 
@@ -72,9 +70,6 @@ class AnswerTask(Protocol):
 
     def answer_text(self, problem: Problem) -> str | None:
         r"""Return the gold answer as it stands in a generation, without tags and \boxed{}.
-
-        Args:
-            problem: the problem.
 
         Returns:
             The text; None if the gold answer is unknown.
@@ -103,10 +98,6 @@ class GridTask(Protocol):
 
     def grid(self, problem: Problem, text: str) -> list[list[Cell]] | None:
         """Return the cells of the answer in a generation, row by row.
-
-        Args:
-            problem: the problem.
-            text: the generation.
 
         Returns:
             The rows; None if the generation has no answer of that form.

@@ -56,7 +56,6 @@ def value(text: str, operations: Operations = PLAIN) -> float | Fraction | None:
 
     Args:
         text: the expression; unary signs and brackets are allowed.
-        operations: the binary operations that are allowed.
     """
     if len(text) > LONGEST or not re.fullmatch(r"[0-9+\-*/().\s]+", text, re.ASCII):
         return None

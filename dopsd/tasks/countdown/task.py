@@ -153,7 +153,6 @@ your thoughts
         """Return a generation that solves the problem, or follows a habit.
 
         Args:
-            problem: the problem.
             is_careful: True: the first solution of the solver; False: what `habit` does.
 
         Raises:

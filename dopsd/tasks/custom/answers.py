@@ -95,7 +95,6 @@ def extract(text: str, formats: Sequence[AnswerFormat]) -> str | None:
     """Return the answer by the first format that the text has, without white space at its ends.
 
     Args:
-        text: a generation.
         formats: the formats, in order.
 
     Returns:

@@ -238,11 +238,6 @@ def warn_if_changed(task: CustomTask, split: str, prepared: Path) -> None:
     """Log one line if a file of rows is newer than a split's problems, and gives other problems.
 
     A file that is older than the problems is not read, so this costs nothing where nothing changed.
-
-    Args:
-        task: the task.
-        split: name of the split.
-        prepared: its file of problems.
     """
     sources = [Path(source.path) for source in task.config.sources.values()]
     if not is_main_rank() or not prepared.is_file() or not all(p.is_file() for p in sources):
@@ -289,6 +284,5 @@ def make_verifier(key: str, config: VerifierConfig) -> Verifier:
 
     Args:
         key: the section's key in params.yaml, for messages.
-        config: the section.
     """
     return MAKERS[config.type](key, config)

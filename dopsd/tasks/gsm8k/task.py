@@ -141,7 +141,6 @@ the steps
         """Return the problem of a row in a file of generations.
 
         Args:
-            question: what was asked.
             ground_truth: a number; null, as in published files without a gold answer, scores 0.
 
         Raises:
@@ -200,7 +199,6 @@ def layout(text: str, one_line: bool = False) -> float:
     Text after the answer costs 0.001 per character, twice if the closing tag has a line of its own.
 
     Args:
-        text: a generation.
         one_line: as in d1's code, whose patterns pass no line end: the first two rewards need
             reasoning and answer of one line each, the second one without line ends at the tags.
     """

@@ -67,9 +67,7 @@ def make_puzzle(grid: str, blanks: int, rng: random.Random) -> str:
     """Return a puzzle with this grid as its only solution.
 
     Args:
-        grid: the solution.
         blanks: number of blank cells, at most 12.
-        rng: source of randomness.
 
     Raises:
         DopsdError: if no such puzzle is found.
@@ -87,12 +85,6 @@ def make_puzzle(grid: str, blanks: int, rng: random.Random) -> str:
 
 def make_split(grids: list[str], count: int, blanks: int, rng: random.Random) -> list[Problem]:
     """Return `count` distinct puzzles, spread evenly over the grids.
-
-    Args:
-        grids: the solution grids of the split.
-        count: number of puzzles.
-        blanks: blank cells per puzzle.
-        rng: source of randomness.
 
     Raises:
         DopsdError: if the grids have fewer puzzles.
@@ -127,8 +119,6 @@ def cells(problem: Problem, text: str, answer: str) -> list[list[Cell]] | None:
     """Return the cells of an answer, row by row; None unless it is 16 digits in a row in the text.
 
     Args:
-        problem: the puzzle.
-        text: the generation.
         answer: the answer that was extracted from it.
     """
     first = text.find(answer, max(text.find("<answer>"), 0))

@@ -58,7 +58,6 @@ def read_published(path: Path, count: int) -> list[Problem]:
     """Read a published test file with the columns Puzzle and Solution.
 
     Args:
-        path: the file.
         count: number of rows to draw, with numpy's RandomState(42) as in the published code.
 
     Raises:
@@ -178,10 +177,6 @@ class Sudoku(AskingTask):
     def of_generation(self, question: str, ground_truth: object) -> Problem:
         """Return the problem of a row in a file of generations.
 
-        Args:
-            question: a text that contains the puzzle.
-            ground_truth: the solution.
-
         Raises:
             DopsdError: if either is malformed.
         """
@@ -226,7 +221,6 @@ class Sudoku(AskingTask):
         """Return the grid row by row as reasoning, then the answer.
 
         Args:
-            problem: the puzzle.
             is_careful: False: fill each row with its missing digits in rising order, without
                 checking columns or boxes.
         """

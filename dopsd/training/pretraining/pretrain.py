@@ -41,9 +41,7 @@ def pretrain(base: BaseSettings, task_name: str, data: TaskConfig) -> None:
     """Train a task's base if it is missing, or if retraining is allowed and needed.
 
     Args:
-        base: the settings that decide the base.
         task_name: the task whose worked solutions the base learns.
-        data: the task's section.
 
     Raises:
         DopsdError: if the existing base does not match its settings or data and
@@ -194,10 +192,6 @@ class Pretrainer:
 
     def row(self, problem: Problem, rng: random.Random) -> tuple[Tensor, Tensor]:
         """Return a problem's prompt [P] and worked solution [G], padded with end of text.
-
-        Args:
-            problem: the problem.
-            rng: decides whether the solution is careful.
 
         Raises:
             DopsdError: if sampling.gen_length is too short for the solution.

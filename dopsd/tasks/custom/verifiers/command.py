@@ -26,7 +26,6 @@ class Command:
 
         Args:
             key: key of params.yaml that names it, for messages.
-            program: the program.
             known: an answer that it can score in any row against itself; None: the row's answer.
         """
         self.key, self.program, self.known = key, program, known

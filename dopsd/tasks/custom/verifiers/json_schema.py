@@ -22,7 +22,6 @@ def parse(text: str, fraction: Callable[[str], object] = float) -> tuple[bool, A
     """Return whether a text is JSON without NaN and keys that occur twice, and its value.
 
     Args:
-        text: the text.
         fraction: makes a value of a number with a point or an exponent.
     """
 
@@ -116,7 +115,6 @@ def _check_parts(place: str, schema: Any, dialect: str) -> None:  # noqa: ANN401
 
     Args:
         place: key and file, for messages.
-        schema: the schema.
         dialect: address of its version of JSON schema.
 
     Raises:

@@ -13,7 +13,6 @@ def score(answer: str, response: str, seconds: int) -> float:
 
     Args:
         answer: the row's answer, in LaTeX or as people type it.
-        response: the answer to score.
         seconds: time limit of each of the library's three steps.
     """
     from math_verify import parse, verify

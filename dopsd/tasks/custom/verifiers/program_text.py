@@ -82,7 +82,6 @@ def program_of(answer: str, before: str, tests: Cell) -> tuple[list[Cell], list[
     Args:
         answer: a text, such as a program or Markdown with a program in it.
         before: code that is run first. An indented text may be the body of its last function.
-        tests: what the program is for.
 
     Returns:
         The cells that help, and the program; this is the last that is found if tests need none.

@@ -76,7 +76,6 @@ class PythonTests:
 
         Args:
             key: key of params.yaml, for messages.
-            config: the verifier's settings.
 
         Raises:
             DopsdError: if there is no sandbox on this machine.
@@ -127,9 +126,7 @@ def run_program(
     """Run Python code in the sandbox.
 
     Args:
-        code: the program.
         seconds: limit of its time by the clock, and of each process' by the CPU.
-        memory_mb: limit of each process' memory.
         secret: a line that it can read from the file SECRET, and from nowhere else.
 
     Returns:

@@ -75,7 +75,6 @@ def _can_fail(node: ast.AST, functions: dict[str, FUNCTION]) -> bool:
     """Return whether code, when it runs, asserts, raises, or calls what may do so.
 
     Args:
-        node: the code.
         functions: those that the tests define, into which calls are followed.
     """
     parts = ast.iter_child_nodes(node)
