@@ -20,6 +20,7 @@ from dopsd.pipeline.dvc.command import ask_dvc, remote_problem
 from dopsd.pipeline.dvc.writer_lock import WriterLock
 from dopsd.pipeline.run import request as run_request
 from dopsd.pipeline.run.request import RunRequest
+from dopsd.tracking.client import TRAINING_MODE
 from dopsd.training.pretraining.origin import allowance
 from flows.artifacts import SERVER_ERRORS, ProgressBar, show_checkpoints, show_result
 from flows.checkpoint_evals import CheckpointEvalJob
@@ -242,8 +243,10 @@ def links(published: dict[str, Any], run_key: RunKey) -> dict[str, str]:
     if not page or not run_id:
         return {}
     experiment = f"{page}/#/experiments/{published['experiment']}"
-    run_page = f"{experiment}/runs/{run_id}"
-    report_page = f"{run_page}/artifactPath/report/{run_key.page.name}"
+    run_page = f"{experiment}/runs/{run_id}?{TRAINING_MODE}"
+    report_page = (
+        f"{experiment}/runs/{run_id}/artifactPath/report/{run_key.page.name}?{TRAINING_MODE}"
+    )
     return {
         "run": run_page,
         **({"report": report_page} if run_key.page.is_file() else {}),

@@ -36,6 +36,8 @@ START = {  # outside a checkout, which has `make up`
 }
 MOST_METRICS = 1000  # metrics in a request, the limit of MLflow's API
 FINGERPRINT_TAG = "dopsd.fingerprint"
+# Query of a page in MLflow's UI. Else it opens in GenAI mode, whose menu lacks runs and models.
+TRAINING_MODE = "workflowType=machine_learning"
 # Set before mlflow is imported: fail fast without a server, send no telemetry, print nothing.
 QUIET = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",

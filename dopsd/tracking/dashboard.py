@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.palette import run_colour
-from dopsd.tracking.client import SHOWN_IN_PERCENT, percent_name
+from dopsd.tracking.client import SHOWN_IN_PERCENT, TRAINING_MODE, percent_name
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -97,7 +97,8 @@ def _drawn(runs: Sequence[Run]) -> list[Run]:
 
 def link(page: str, experiment: str, task: str) -> str:
     """Return the address of a task's view."""
-    return f"{page}/#/experiments/{experiment}/runs?compareRunsMode=CHART&viewStateShareKey=dopsd-{task}"  # noqa: E501
+    query = f"{TRAINING_MODE}&compareRunsMode=CHART&viewStateShareKey=dopsd-{task}"
+    return f"{page}/#/experiments/{experiment}/runs?{query}"
 
 
 def comparable(runs: Sequence[Run]) -> list[Run]:

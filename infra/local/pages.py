@@ -12,6 +12,8 @@ from runs import call
 
 EXPERIMENT = "dopsd"  # default of tracking.experiment
 VIEWS = "mlflow.sharedViewState.dopsd-"  # tags of the experiment: a saved view for each task
+# of MLflow's UI: its model training mode, not its GenAI mode, whose menu lacks runs and models
+QUERY = "workflowType=machine_learning&compareRunsMode=CHART"
 
 
 def experiment_name() -> str:
@@ -39,7 +41,7 @@ def experiment_pages(url: str) -> list[tuple[str, str]]:
         call(f"{api}/experiments/create", {"name": name})
     query = urllib.parse.urlencode({"experiment_name": name})
     experiment = call(f"{api}/experiments/get-by-name?{query}")["experiment"]
-    page = f"{url}/#/experiments/{experiment['experiment_id']}/runs?compareRunsMode=CHART"
+    page = f"{url}/#/experiments/{experiment['experiment_id']}/runs?{QUERY}"
     tasks = [
         tag["key"].removeprefix(VIEWS)
         for tag in experiment.get("tags", [])

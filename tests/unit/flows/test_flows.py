@@ -288,4 +288,6 @@ def test_the_result_tells_numbers_and_where_they_come_from(tmp_path, monkeypatch
     links = stages.links(published | {"comparison": {"sudoku": "c"}}, run_key)
     text = artifacts.result(run_key, links)
     address = "http://127.0.0.1:5000/#/experiments/7/runs/abc/artifactPath/report/"
-    assert f"[report]({address}{run_key.page.name})" in text and "HTML file" not in text
+    mode = "?workflowType=machine_learning"
+    assert f"[report]({address}{run_key.page.name}{mode})" in text and "HTML file" not in text
+    assert links["run"].endswith(f"/runs/abc{mode}")

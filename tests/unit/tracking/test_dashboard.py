@@ -19,7 +19,7 @@ from dopsd.cli.main import main
 from dopsd.core.palette import NEUTRAL, PALETTE, shade_of
 from dopsd.tracking import dashboard
 from dopsd.tracking.client import Identity, connect, find_run, log_once, send, with_percent
-from dopsd.tracking.dashboard import readable_range
+from dopsd.tracking.dashboard import link, readable_range
 
 pytestmark = pytest.mark.full
 
@@ -159,4 +159,5 @@ def test_two_published_runs_and_a_collapsed_one_on_a_real_server(finished, serve
     )
     words = [sys.executable, "-c", code, str(ROOT / "infra/local"), server]
     pages = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert "runs?compareRunsMode=CHART&viewStateShareKey=dopsd-sudoku" in pages
+    page = link(server, run.info.experiment_id, "sudoku")
+    assert "/runs?workflowType=machine_learning&" in page and f"'{page}'" in pages
