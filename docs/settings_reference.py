@@ -184,8 +184,12 @@ def profile_row(name: str) -> list[str]:
 
 def layer_row(name: str, layer: dict[str, Any]) -> list[str]:
     """Return what a preset or a kind of hardware sets, a key a line."""
-    sections = {"protocol.": "evaluate.protocols.*.", "limit": "data.TASK.limit"}
-    found = re.compile("^(protocol[.]|limit$)")
+    sections = {
+        "protocol.": "evaluate.protocols.*.",
+        "limit": "data.TASK.limit",
+        "at_once": "runs side by side",
+    }
+    found = re.compile("^(protocol[.]|limit$|at_once$)")
     keys = {found.sub(lambda m: sections[m[0]], k): v for k, v in flat(layer).items()}
     return [f"`{name}`", "<br>".join(f"`{key}: {shown(value)}`" for key, value in keys.items())]
 

@@ -1,9 +1,6 @@
 """Evaluate checkpoints before DVC collects the results: one process per device."""
 
-import os
 import queue
-import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,25 +33,6 @@ class Devices:
             yield single_process | ({"CUDA_VISIBLE_DEVICES": name} if name else {})
         finally:
             self.free.put(name)
-
-
-def gpus() -> list[str]:
-    """List the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them.
-
-    Does not import torch.
-    """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [name for name in visible.split(",") if name.strip() and name.strip() != "-1"]
-    if shutil.which("nvidia-smi") is None:
-        return []
-    output = subprocess.run(
-        ["nvidia-smi", "-L"], capture_output=True, text=True, check=False, encoding="utf-8"
-    ).stdout
-    return [
-        str(i)
-        for i, line in enumerate(line for line in output.splitlines() if line.startswith("GPU "))
-    ]
 
 
 class CheckpointEvalJob(OutputListener):

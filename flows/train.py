@@ -19,10 +19,11 @@ from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import checkout_digest
 from dopsd.core.paths import RunKey
+from dopsd.pipeline.dvc import side_by_side
 from dopsd.pipeline.run.request import RunRequest, check
 from dopsd.training.pretraining.origin import ALLOWANCE
 from dopsd.training.resume import OTHER_CODE
-from flows import checkpoint_evals, server, stages
+from flows import server, stages
 from flows.artifacts import show_summary
 from flows.checkpoint_evals import CheckpointEvalJob, Devices
 from flows.machines import hold_back
@@ -143,7 +144,7 @@ def run_stages(
     """
     if stages.is_sharing.is_set():
         stages.require_remote()
-    devices = checkpoint_evals.gpus()
+    devices = side_by_side.gpus()
     if evaluate_while_training and devices:
         require_spare(check(request, can_retrain=True).launch.processes, len(devices))
     done: object = stages.write_settings(request, allow_retrain)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import count, seed
@@ -26,7 +27,14 @@ DESCRIPTION = (
 def add_launch(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser("launch", description=DESCRIPTION, help=DESCRIPTION)
-    parser.add_argument("--nodes", type=count, required=True, metavar="N", help="machines in all")
+    parser.add_argument("--nodes", type=count, metavar="N", help="machines in all")
+    parser.add_argument(
+        "--at-once",
+        type=count,
+        metavar="N",
+        help="in place of --nodes, for `repro` on this machine: N runs of the matrix side by side,"
+        " each on a GPU of its own (on launch.processes of them) and in a copy of this folder",
+    )
     parser.add_argument(
         "--backend",
         choices=nodes.BACKENDS,
@@ -59,12 +67,36 @@ def add_launch(commands: Commands) -> None:
     )
 
 
+def begin(a: argparse.Namespace, main: Callable[[list[str]], int]) -> int:
+    """Run the command on its machines, or `repro` with its runs side by side on this one.
+
+    Args:
+        main: runs a command line and returns its exit code.
+
+    Raises:
+        DopsdError: if the options contradict each other.
+    """
+    if a.at_once is None:
+        set_nodes(a)
+        return main(a.words)
+    if a.words != ["repro"] or a.nodes or a.backend or a.node is not None:
+        raise DopsdError(
+            f"launch: --at-once goes with `repro` alone: dopsd launch --at-once {a.at_once} repro",
+            code=Code.USAGE,
+        )
+    from dopsd.pipeline.dvc.side_by_side import reproduce
+
+    return reproduce(a.at_once)
+
+
 def set_nodes(a: argparse.Namespace) -> None:
     """Describe the machines in the environment, for the command and the stages that it runs.
 
     Raises:
         DopsdError: if the options contradict each other.
     """
+    if a.nodes is None:
+        raise DopsdError("launch: give --nodes, or --at-once for `repro`", code=Code.USAGE)
     if a.words[0] not in COMMANDS:
         known = ", ".join(COMMANDS)
         raise DopsdError(f"launch: {a.words[0]}: expected one of {known}", code=Code.USAGE)

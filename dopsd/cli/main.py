@@ -13,7 +13,7 @@ import dopsd
 from dopsd.algorithms.common.config import BETWEEN
 from dopsd.algorithms.registry import unknown_method
 from dopsd.cli import checkpoints, explain, results, runs, settings, stages
-from dopsd.cli.launch import add_launch, is_on_nodes, set_nodes
+from dopsd.cli.launch import add_launch, begin, is_on_nodes
 from dopsd.cli.parser import CLOSING, SHELLS, Formatter, Parser, PrintCompletion, overview
 from dopsd.cli.stages import DVC, PARALLEL, STAGES
 from dopsd.config.loading import load_params
@@ -137,8 +137,7 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
 
         return run(words)
     if arguments.command == "launch":
-        set_nodes(arguments)
-        return main(arguments.words)
+        return begin(arguments, main)
     if arguments.command in FREE:
         FREE[arguments.command](arguments)
         return 0

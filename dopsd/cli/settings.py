@@ -114,7 +114,10 @@ def _profile_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--hardware",
-        help="1x80gb, 4x80gb or 1xh200. For small bases also 1x16gb or cpu. (default: 1x80gb)",
+        help=(
+            "1x80gb, 4x80gb, 8x80gb or 1xh200. For small bases also 1x16gb or cpu. (default:"
+            " 1x80gb)"
+        ),
     )
 
 
@@ -145,7 +148,9 @@ def _is_made(path: str) -> bool:
 
 
 def _write_profile(a: argparse.Namespace) -> None:
+    from dopsd.config.consistency import SIDE_BY_SIDE, matrix_notes
     from dopsd.config.params_file import overruled, params, way_back
+    from dopsd.config.profiles import at_once
     from dopsd.pipeline.base_fit import blocks_notes
 
     if a.profile is None and (a.preset or a.hardware):
@@ -155,7 +160,10 @@ def _write_profile(a: argparse.Namespace) -> None:
     print("\n".join(_written(a, changed, is_new) + back))
     settings = load_params(a.params)
     is_base_new = a.profile or any(change.startswith("model.") for change in a.changes)
-    for line in overruled(settings, a.changes) + (blocks_notes(settings) if is_base_new else []):
+    notes = overruled(settings, a.changes) + (blocks_notes(settings) if is_base_new else [])
+    runs = at_once(a.hardware) if a.hardware else 1
+    notes += [SIDE_BY_SIDE.format(count=runs)] if runs > 1 else []
+    for line in notes + matrix_notes(settings):
         log(f"note: {line}")
 
 
@@ -213,6 +221,7 @@ def _task(a: argparse.Namespace, params: Params) -> None:
 
 
 def _check(a: argparse.Namespace, params: Params) -> None:
+    from dopsd.config.consistency import matrix_notes
     from dopsd.pipeline.base_fit import block_faults
     from dopsd.pipeline.run.request import mismatched_bases
     from dopsd.pipeline.task_check.rows import check_rows
@@ -236,7 +245,7 @@ def _check(a: argparse.Namespace, params: Params) -> None:
 
     tasks = params.matrix.tasks
     runs, notes = every_run(params), [n for t in tasks if (n := changed_since(params, t))]
-    notes += row_notes + _base_notes(params)
+    notes += row_notes + _base_notes(params) + matrix_notes(params)
     if params.adapt.tasks:
         from dopsd.pipeline.stages import adapt
 

@@ -32,6 +32,12 @@ OTHER_METHOD = (
 )
 
 
+SIDE_BY_SIDE = (
+    "a run uses one GPU; `dopsd launch --at-once {count} repro` makes {count} runs of the matrix at"
+    " a time"
+)
+
+
 def check_variants(params: Params) -> None:
     """Check every row of ablate.variants against the settings of its method.
 
@@ -156,17 +162,26 @@ def _check_matrix(params: Params) -> None:
         if params.launch.processes > params.of(method).train.prompts_per_collect:
             raise ValueError(
                 f"launch.processes must be at most train.prompts_per_collect of {method}, one"
-                " prompt for each process"
+                " problem for each process; more GPUs make runs side by side: `dopsd launch"
+                f" --at-once {params.launch.processes} repro`"
             )
-    for method in params.matrix.methods:
-        without_solutions = [
-            t for t in params.matrix.tasks if not params.data.tasks[t].has_solutions
-        ]
-        if without_solutions and vars(params.method)[method].wants_solutions:
-            raise ValueError(
-                f"matrix.methods: {method} needs reference solutions and {without_solutions[0]} has"
-                " none; remove one of them"
-            )
+    if len(params.unsolved) == len(params.matrix.tasks) * len(params.matrix.methods):
+        task, method = params.unsolved[0]
+        raise ValueError(
+            f"matrix.methods: {method} needs reference solutions and {task} has none; remove one of"
+            " them"
+        )
+
+
+def matrix_notes(params: Params) -> list[str]:
+    """Return a note for each pair of the matrix without a run, and each row unlike the paper's."""
+    notes = [
+        f"{task}/{method}: no run, since {method} needs reference solutions and {task} has none"
+        for task, method in params.unsolved
+    ]
+    configs = [vars(params.method)[method] for method in params.matrix.methods]
+    is_published = not params.pretrain.tasks  # a language model, as in the paper
+    return notes + [c.unlike_paper for c in configs if is_published and c.unlike_paper]
 
 
 def _check_adapt(params: Params) -> None:

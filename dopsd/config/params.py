@@ -230,9 +230,21 @@ class Params(Section):
 
     @property
     def runs(self) -> list[RunSettings]:
-        """Every run of the matrix."""
-        m = self.matrix
-        return [self.run(t, n, s) for t in m.tasks for n in m.methods for s in m.seeds]
+        """Every run of the matrix that its task has the solutions for."""
+        return [self.run(*pair, seed) for pair in self.pairs for seed in self.matrix.seeds]
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Tasks and methods of the matrix that make runs."""
+        m, unsolved = self.matrix, self.unsolved
+        return [(t, n) for t in m.tasks for n in m.methods if (t, n) not in unsolved]
+
+    @property
+    def unsolved(self) -> list[tuple[str, str]]:
+        """Tasks and methods of the matrix that make no run: these tasks have no solutions."""
+        without = [t for t in self.matrix.tasks if not self.data.tasks[t].has_solutions]
+        wanting = [n for n in self.matrix.methods if vars(self.method)[n].wants_solutions]
+        return [(task, method) for task in without for method in wanting]
 
     def changed(self, variant: str) -> AlgorithmConfig:
         """Return the settings of `ablate.method` with one of `ablate.variants` applied.

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.config import AlgorithmConfig, Forwards, SelectingConfig, kind_of
 from dopsd.algorithms.sft.config import MOST, RATIOS, SftConfig
+from dopsd.config.profiles import published_rows
 from dopsd.pipeline.memory_model import memory
 from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.tasks.common.storage import DATA
@@ -34,6 +36,8 @@ class Cost:
 
     Attributes:
         rollouts: PFLOP of sampling rollouts.
+        rollout_share: share of the rollouts that one process makes, in each wave the largest part.
+        recording: PFLOP of d3llm's recordings, which all seeds of a task share.
         training: PFLOP of updates.
         selection: PFLOP of scoring checkpoints on the validation split.
         test: PFLOP of scoring base and best checkpoint on the test split.
@@ -49,11 +53,22 @@ class Cost:
     memory: dict[str, float]
     utilisation: float = MEASURED[8.0e9]
     adapting: float = 0.0
+    recording: float = 0.0
+    rollout_share: float = 1.0
+
+    @property
+    def run(self) -> float:
+        """PFLOP of a run, without what is made once for several runs."""
+        return self.rollouts + self.training + self.selection + self.test
 
     @property
     def total(self) -> float:
         """PFLOP of all parts."""
-        return self.adapting + self.rollouts + self.training + self.selection + self.test
+        return self.adapting + self.recording + self.run
+
+    def longest(self, processes: int) -> float:
+        """PFLOP of the process with the most work; all parts but rollouts are shared evenly."""
+        return (self.total - self.rollouts) / processes + self.rollouts * self.rollout_share
 
 
 @dataclass(frozen=True)
@@ -95,7 +110,7 @@ def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
     """Estimate the cost of a run of the first method of the matrix on its first task.
 
     The estimate assumes that the number of attempts stays the same and no problem is dropped.
-    Recordings of d3llm and the head in forwards of updates are left out.
+    The head in forwards of updates is left out.
     """
     adapting = _adapting(params, config, facts)
     params = params.of(params.matrix.methods[0])
@@ -104,6 +119,7 @@ def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
     length = shape.scored_length(facts.prompt, params.sampling.gen_length)
     method: AlgorithmConfig = vars(params.method)[kind_of(params.matrix.methods[0])]
     rollouts, training = _updates(params, method, shape, facts)
+    recording = _recording(params, method, shape, facts)
     return Cost(
         rollouts / PETA,
         training / PETA,
@@ -112,7 +128,69 @@ def estimate(params: Params, config: DenoiserConfig, facts: Facts) -> Cost:
         {name: size / GIGA for name, size in memory(params, shape, length).items()},
         utilisation(shape.parameters),
         adapting / PETA,
+        recording / PETA,
+        rollout_share(params, method, facts),
     )
+
+
+def fails(attempts: float, most: int) -> float:
+    """Return the chance of a wrong answer with which `most` attempts take so many on average.
+
+    Every problem is taken to be as hard as the others.
+    """
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        enough = sum(middle**n for n in range(most)) >= attempts
+        low, high = (low, middle) if enough else (middle, high)
+    return high
+
+
+@cache
+def rounds(waiting: int, most: int, wrong: float, processes: int) -> float:
+    """Return how many rollouts a process makes one after the other until all problems are over.
+
+    As in `rollout.engine`: every wave is shared evenly, and where fewer problems wait than there
+    are processes, a wave makes several attempts at each.
+
+    Args:
+        waiting: problems of all processes.
+        most: attempts that are left.
+        wrong: chance of a wrong answer.
+    """
+    if not waiting or not most:
+        return 0.0
+    width = min(most, max(1, processes // waiting))
+    again = wrong**width
+    chances = {
+        n: math.comb(waiting, n) * again**n * (1 - again) ** (waiting - n)
+        for n in range(1, waiting + 1)
+    }
+    later = sum(p * rounds(n, most - width, wrong, processes) for n, p in chances.items())
+    return math.ceil(waiting * width / processes) + later
+
+
+def rollout_share(params: Params, config: AlgorithmConfig, facts: Facts) -> float:
+    """Return the share of a collect's rollouts that the process with the most of them makes."""
+    problems, processes = params.train.prompts_per_collect, params.launch.processes
+    most = (config.forwards(params.sampling) or Forwards(0, 0, 0)).rollouts
+    if isinstance(config, SelectingConfig):
+        wrong = fails(min(facts.attempts, most), most)
+        return rounds(problems, most, wrong, processes) / rounds(problems, most, wrong, 1)
+    rows = problems * most
+    return math.ceil(rows / processes) / rows if rows else 1 / processes
+
+
+def _recording(params: Params, config: AlgorithmConfig, shape: Shape, facts: Facts) -> float:
+    """Return the operations of the base's recordings of all training problems."""
+    forwards = config.forwards(params.sampling)
+    if not forwards or not forwards.recorded:
+        return 0.0
+    wrong = fails(facts.attempts, params.method.d_opsd.attempts)
+    tries = sum(wrong**n for n in range(forwards.recorded))
+    sampling = params.sampling.model_copy(update={"steps": params.sampling.gen_length})
+    answer = replace(shape, lora_parameters=0).answer(facts.prompt, sampling)
+    return problems(params, params.matrix.tasks[0], "train") * tries * answer
 
 
 def _adapting(params: Params, config: DenoiserConfig, facts: Facts) -> float:
@@ -165,8 +243,8 @@ def _updates(
 def _evaluations(params: Params, shape: Shape, facts: Facts) -> tuple[float, float]:
     """Return the operations of selection and of the test.
 
-    Selection scores base and every checkpoint with one protocol; the test scores base and best
-    checkpoint with all protocols.
+    Selection scores base and every checkpoint with one protocol on its split; the test scores base
+    and best checkpoint with all protocols.
     """
     base = replace(shape, lora_parameters=0)
 
@@ -176,19 +254,28 @@ def _evaluations(params: Params, shape: Shape, facts: Facts) -> tuple[float, flo
 
     protocols, task = params.test_protocols, params.matrix.tasks[0]
     checkpoints = -(-params.train.updates // params.train.checkpoint_every)
-    selecting = flops(
-        problems(params, task, "validation"), protocols[params.select.protocol], checkpoints
-    )
+    split, chosen = params.select.split, params.select.protocol
+    asked = facts.test if split == "test" else problems(params, task, split)
+    selecting = flops(asked, protocols[chosen], checkpoints)
     watched = sum(problems(params, name, "test") for name in params.evaluate.watch if name != task)
-    tested = sum(flops(facts.test, protocol, 1) for protocol in protocols.values())
-    return selecting, tested + flops(watched, protocols[params.select.protocol], 1)
+    tested = sum(
+        flops(facts.test, protocol, 1)
+        for name, protocol in protocols.items()
+        if (split, name) != ("test", chosen)  # has these answers already
+    )
+    return selecting, tested + flops(watched, protocols[chosen], 1)
 
 
 def problems(params: Params, task: str, split: str) -> int:
-    """Return how many problems a split has: as set, as prepared, or ASSUMED."""
+    """Return how many problems a split has: as set, as prepared, as published, or ASSUMED."""
     section = vars(params.data.tasks[task])
-    size = section.get(split)
-    if isinstance(size, int):
-        return min(size, section.get("limit") or size)
-    path = DATA / task / f"{split}.jsonl"
-    return len(path.read_bytes().splitlines()) if path.is_file() else ASSUMED
+    size, path = section.get(split), DATA / task / f"{split}.jsonl"
+    if split == "test" and section.get("generate_test"):
+        size = section["generate_test"]
+    if not isinstance(size, int):
+        rows = published_rows(split, task)
+        held_out = section.get("validation", 0) if split == "train" else 0
+        size = rows - held_out if rows else None
+    if size is None:
+        size = len(path.read_bytes().splitlines()) if path.is_file() else ASSUMED
+    return min(size, section.get("limit") or size)

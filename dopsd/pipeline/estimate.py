@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from heapq import heapreplace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dopsd.config import profiles
+from dopsd.config.consistency import SIDE_BY_SIDE, matrix_notes
 from dopsd.config.loading import checked, read_yaml
 from dopsd.config.params import Params
 from dopsd.config.params_file import with_changes
@@ -44,6 +46,7 @@ HOUR = 3600
 TRAINED, RESUMED, KEPT = 18, 12, 4  # bytes a weight: bfloat16 and float32, gradient, two moments
 SHORT = 50  # tokens of a prompt in style compact
 FEW = 10  # PFLOP below which two digits are shown
+UNEVEN = 1.05  # rollouts that take so much longer than an even share are told
 
 
 class CpuSpeed(NamedTuple):
@@ -71,8 +74,8 @@ def lines(
         gpus: Kinds of GPU, keys of GPUS, each with a line of its own.
         cpu: the speed of this machine's CPU; None: no line for it.
     """
-    parts = {"adapting": cost.adapting} if cost.adapting else {}
-    parts |= {
+    once = {"adapting": cost.adapting, "recordings": cost.recording}
+    parts = {name: size for name, size in once.items() if size} | {
         "rollouts": cost.rollouts,
         "training": cost.training,
         "checkpoints": cost.selection,
@@ -82,9 +85,14 @@ def lines(
     shares = " + ".join(f"{size:{form}} {name}" for name, size in parts.items())
     output = [f"{cost.total:{form}} PFLOP = {shares}"]
     output.append(
-        f"assumes: no problem dropped, {facts.ends}, no process waiting for another"
+        f"assumes: no problem dropped, {facts.ends}"
         + ("" if facts.is_measured else f"; {facts.attempts:.0f} attempts at every problem")
     )
+    if cost.rollouts and cost.rollout_share > UNEVEN / processes:
+        output.append(
+            f"rollouts: {processes} processes have few problems to share, so that each works"
+            f" {cost.rollout_share:.0%} of the time of one alone"
+        )
     required = sum(cost.memory.values())
     form = ".1f" if required >= 1 else ".2g"
     breakdown = ", ".join(f"{name} {size:{form}}" for name, size in cost.memory.items())
@@ -93,7 +101,7 @@ def lines(
     output.append(f"memory of each process: about {rounded} GB ({breakdown})")
     for name in gpus:
         peak, memory = GPUS[name]
-        seconds = cost.total * 1e3 / (peak * cost.utilisation * processes)
+        seconds = cost.longest(processes) * 1e3 / (peak * cost.utilisation)
         is_too_large = fixed >= 0.92 * memory and "all weights and optimizer" in cost.memory
         advice = "train.weights: lora" if is_too_large else "lower micro_batch_states or batch_size"
         verdict = "fits" if required < 0.92 * memory else f"DOES NOT FIT {memory:.0f} GB: {advice}"
@@ -176,21 +184,22 @@ def print_estimate(planned: Planned) -> None:
 
 
 def print_cost(full: Params, hardware: str) -> None:
-    """Print the estimated cost of the real run of every method of the matrix.
+    """Print the estimated cost of every method and task of the matrix, and of all its runs.
 
     The shape is that of the base if its config.json is here, else the published one's.
     """
-    task = full.matrix.tasks[0]
-    config, known = base_size(full, task), facts_of(full, task)
-    gpus = profiles.gpus(hardware)
+    gpus, costs = profiles.gpus(hardware), []
     cpu = None if gpus else cpu_speed(full.model.dtype)
-    for method in full.matrix.methods:
-        matrix = full.matrix.model_copy(update={"methods": [method]})
+    for task, method in full.pairs:
+        config, known = base_size(full, task), facts_of(full, task)
+        matrix = full.matrix.model_copy(update={"tasks": [task], "methods": [method]})
         planned = full.model_copy(update={"matrix": matrix})
         cost, own = estimate(planned, config, known), planned.of(method)
+        costs.append(cost)
+        where = "one task" if len(full.matrix.tasks) == 1 else task
         output_lines = [
             "",
-            f"at full size, {method} on one task and seed:",
+            f"at full size, {method} on {where} and seed:",
             *lines(cost, full.launch.processes, gpus, known, cpu),
             disk_model.line(own, Shape(config, lora_parameters(config, own))),
         ]
@@ -205,12 +214,45 @@ def print_cost(full: Params, hardware: str) -> None:
         if not cost.training:
             output_lines.append(f"without its updates: {method} does not count its forwards")
         sys.stdout.write("\n".join(output_lines) + "\n")
+    side_by_side = profiles.at_once(hardware)
     if len(full.runs) > 1:
+        sums = [hours_of_all(full, costs, gpu, side_by_side) for gpu in gpus]
         total = disk_model.matrix_bytes(full, full.runs) / 1e9
-        sys.stdout.write(
-            f"\ndisk of all {len(full.runs)} runs on one machine: about {total:.0f} GB\n"
-        )
+        disk = f"disk of all {len(full.runs)} runs on one machine: about {total:.0f} GB"
+        sys.stdout.write("\n".join(["", *sums, disk, ""]))
+    for line in matrix_notes(full):
+        sys.stdout.write(f"note: {line}\n")
+    if side_by_side > 1:
+        sys.stdout.write(f"note: {SIDE_BY_SIDE.format(count=side_by_side)}\n")
     sys.stdout.flush()  # a rehearsal's stages write to the same file
+
+
+def hours_of_all(full: Params, costs: list[Cost], gpu: str, side_by_side: int) -> str:
+    """Return a line with the hours of all runs, one after the other and side by side.
+
+    Args:
+        costs: of a run of each of `full.pairs`.
+        side_by_side: runs that this hardware makes at a time, the longest first.
+    """
+    processes, seeds = full.launch.processes, len(full.matrix.seeds)
+    durations = []
+    for cost in costs:
+        speed = GPUS[gpu].peak * cost.utilisation / 1e3  # PFLOP a second
+        once = (cost.adapting + cost.recording) / processes
+        run = cost.longest(processes) - once
+        durations += [(run + once) / speed, *[run / speed] * (seeds - 1)]
+    adapting = [cost.adapting / GPUS[gpu].peak / cost.utilisation * 1e3 for cost in costs]
+    durations[0] -= sum(adapting[1:]) / processes  # it is made once for all methods
+    text = (
+        f"all {len(durations)} runs on {processes} x {gpu}, one after the other: about"
+        f" {hours(sum(durations))}"
+    )
+    if side_by_side == 1:
+        return text
+    ends = [0.0] * side_by_side
+    for duration in sorted(durations, reverse=True):
+        heapreplace(ends, ends[0] + duration)
+    return f"{text}; {side_by_side} at a time: about {hours(max(ends))}"
 
 
 def base_size(full: Params, task: str) -> DenoiserConfig:
@@ -250,15 +292,12 @@ def facts_of(params: Params, task: str) -> Facts:
     Without a figure for the base every problem takes all attempts of d_opsd.
     """
     attempts = profiles.attempts(params.model_of(task).path, task)
-    section = vars(params.data.tasks[task])
-    made = section.get("generate_test") or profiles.test_sizes().get(task)
-    test = section.get("limit") or made
     return Facts(
         prompt=SHORT if params.model_of(task).prompt_style == "compact" else Facts.prompt,
         attempts=attempts or float(params.method.d_opsd.attempts),
         is_measured=attempts is not None,
         used=_used(params, task),
-        test=test or problems(params, task, "test"),
+        test=problems(params, task, "test"),
     )
 
 

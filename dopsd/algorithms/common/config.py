@@ -29,6 +29,7 @@ class Forwards(NamedTuple):
     rollouts: int  # answers, each with a forward for every denoising step
     scored: int  # forwards without gradients, in the collect and its updates
     trained: int  # forwards with a backward pass, in all updates of the collect
+    recorded: int = 0  # tries at each training problem before the run, one token a step
 
 
 class TrainOverrides(Section):
@@ -83,6 +84,14 @@ class AlgorithmConfig(Section):
     def updates_of_collect(self) -> int:
         """Updates that follow a collect, for the length of an epoch."""
         return 1
+
+    @property
+    def unlike_paper(self) -> str:
+        """How it differs from the method of that name in Table 2 of the paper; empty: it does not.
+
+        Its source is arXiv 2606.18195.
+        """
+        return ""
 
     @property
     def wants_solutions(self) -> bool:

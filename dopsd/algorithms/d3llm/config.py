@@ -45,8 +45,8 @@ class D3llmConfig(AlgorithmConfig):
         return True
 
     def forwards(self, sampling: SamplingConfig) -> Forwards:
-        """Return what a solution costs, without its recording: two masks, which share a block."""
-        return Forwards(0, 0, 2)
+        """Return what a solution costs, two masks which share a block, and the recordings."""
+        return Forwards(0, 0, 2, self.tries)
 
     def logit_bytes(self, sampling: SamplingConfig) -> int:
         """Return the bytes of the logits of a block."""

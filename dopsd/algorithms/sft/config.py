@@ -16,6 +16,10 @@ from dopsd.tasks.common.config import Source
 
 RATIOS = {"low": 0.2, "half": 0.5, "high": 0.9}  # masked in a look, by the metric's last word
 MOST = 32  # texts of a look
+UNLIKE_PAPER = (
+    "sft learns the task's own solutions; the paper's SFT learns 1000 traces of s1K for 1250"
+    " updates: set method.sft.traces and method.sft.train.updates (docs/reproduce-table-2.md)"
+)
 
 
 class SftConfig(AlgorithmConfig):
@@ -48,6 +52,11 @@ class SftConfig(AlgorithmConfig):
         """Return how often a run of so many updates looks at texts that are not learnt."""
         every = self.held_out_every
         return 0 if every is None else 1 - -(updates - 1) // every  # the first, and the last
+
+    @property
+    def unlike_paper(self) -> str:
+        """The paper's SFT learns other solutions."""
+        return "" if self.traces else UNLIKE_PAPER
 
     @property
     def wants_solutions(self) -> bool:

@@ -12,7 +12,7 @@ from dopsd.core.errors import Code, DopsdError, unknown
 EMBEDDED = "embedded"
 AS_IT_STANDS = "params.yaml as it stands"  # in place of a profile: the settings of that file
 PRESET, HARDWARE = "reference", "1x80gb"
-NO_SECTIONS = ("protocol", "limit")  # keys of layers that are no sections of params.yaml
+NO_SECTIONS = ("protocol", "limit", "at_once")  # keys of layers that are no sections of params.yaml
 NEEDS_PROFILE = "--preset and --hardware need a profile; add --profile llada-8b-gsm8k or another"
 
 
@@ -162,10 +162,16 @@ def attempts(base: str, task: str) -> float | None:
     return known[0].get(task) if known else None
 
 
-def test_sizes() -> dict[str, int]:
-    """Return the problems of the published test set of each task that has one."""
-    known: dict[str, int] = language_models()["test"]
-    return known
+def published_rows(split: str, task: str) -> int | None:
+    """Return the rows of a task's published set, `train` or `test`; None if it has none."""
+    known: dict[str, int] = language_models()[split]
+    return known.get(task)
+
+
+def at_once(hardware: str) -> int:
+    """Return how many runs of a matrix this hardware makes side by side."""
+    count: int = language_models()["hardware"][hardware].get("at_once", 1)
+    return count
 
 
 def gpus(hardware: str) -> list[str]:

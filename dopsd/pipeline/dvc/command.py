@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from dopsd.config import params_file
+from dopsd.config.consistency import matrix_notes
 from dopsd.config.loading import load_params
 from dopsd.config.params import Params
 from dopsd.config.profiles import HARDWARE, PRESET
@@ -28,7 +29,7 @@ from dopsd.core.errors import TEMPORARY, Code, DopsdError
 from dopsd.core.extras import require
 from dopsd.core.files import ASIDE, WORK, write_atomically
 from dopsd.core.interrupts import MEANT, handling, is_at_terminal
-from dopsd.core.paths import BASES
+from dopsd.core.paths import BASES, RunKey
 from dopsd.core.progress import log
 from dopsd.pipeline.dvc.leftovers import remove_copies
 from dopsd.pipeline.dvc.patient import PARENT
@@ -56,11 +57,23 @@ def _add_sections() -> None:
                 log(f"{PARAMS}: {line}")
 
 
+def _without_unsolved(params: Params) -> list[str]:
+    """Say which pairs of the matrix make no run; return the other stages, if there are any such."""
+    if not params.unsolved:
+        return []
+    for note in matrix_notes(params):
+        log(f"note: {note}")
+    seeds = params.matrix.seeds
+    without = {RunKey(*pair, seed).stage for pair in params.unsolved for seed in seeds}
+    stages = ask_dvc("stage", "list", "--name-only").stdout.split()
+    return [stage for stage in stages if stage.partition("@")[2] not in without]
+
+
 class Writing:
     """Run DVC in a process group of its own, and pass signals on to it."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        self.words, self.name = words, words[0]
+        self.words, self.name = [*words], words[0]
         self.process: subprocess.Popen[bytes] | None = None
         self.stopped_at, self.number = 0.0, 0
 
@@ -85,6 +98,7 @@ class Writing:
                 from dopsd.pipeline.disk_model import require_room  # slow to import
 
                 require_room(params)
+                self.words += _without_unsolved(params)
             keep_lockfile()
             status = self._run_dvc()
             is_odd = status not in (0, TEMPORARY) and not self.stopped_at  # no disk failed

@@ -11,6 +11,7 @@ import forks
 import pytest
 from conftest import ROOT, write_params
 from warm_python import warm_bin
+from workspace import Workspace
 
 from dopsd.cli.main import main
 from dopsd.core.fingerprint import sha256
@@ -36,6 +37,37 @@ def test_options_that_contradict_each_other_are_one_line(project, capsys, words,
     assert main(["launch", "--nodes", "2", *words]) == 2
     said = capsys.readouterr().err
     assert reason in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["repro"], "give --nodes, or --at-once for `repro`"),
+        (["--at-once", "2", "train"], "dopsd launch --at-once 2 repro"),
+        (["--at-once", "2", "--nodes", "2", "repro"], "dopsd launch --at-once 2 repro"),
+        (["--at-once", "3", "repro"], "need 3 GPUs, and this machine shows 2"),
+    ],
+)
+def test_runs_side_by_side_have_a_gpu_each(project, capsys, monkeypatch, words, reason):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    assert main(["launch", *words]) == 2
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_runs_side_by_side_make_what_runs_after_each_other_make(tmp_path, monkeypatch):
+    made = Workspace(tmp_path / "project", is_warm=True)
+    made.write(matrix__seeds=[0, 1], matrix__methods=["d_opsd", "sft"], train__updates=1)
+    monkeypatch.chdir(made.folder)
+    said = made.run("dopsd", "launch", "--at-once", "2", "repro")
+    assert said.count("begins on the CPU") == 4 and "up to date" in said
+    assert not [path for path in Path("work/array").iterdir() if path.is_dir()]
+    side_by_side = weights()
+    one = Workspace(tmp_path / "one", is_warm=True)
+    one.write(matrix__seeds=[0], train__updates=1)
+    monkeypatch.chdir(one.folder)
+    one.run("dopsd", "repro", "train")
+    assert side_by_side["step-000001"] == weights()["step-000001"]
 
 
 def test_a_node_that_ends_at_its_start_ends_the_command_at_once(project, capsys):

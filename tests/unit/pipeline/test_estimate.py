@@ -5,6 +5,7 @@ tokens.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.lora import attach
-from dopsd.pipeline.cost_model import Cost, Facts, estimate, utilisation
+from dopsd.pipeline.cost_model import Cost, Facts, estimate, fails, rounds, utilisation
 from dopsd.pipeline.estimate import facts_of, lines
 from dopsd.pipeline.memory_model import KERNEL_BYTES
 from dopsd.pipeline.shape import Shape, lora_parameters, size_of
@@ -132,10 +133,53 @@ def test_a_run_is_its_rollouts_states_and_evaluations():
     selection = 256 * 128 * (20 * step + plain)  # 20 checkpoints and the base
     assert cost.selection == pytest.approx(selection / 1e15, rel=0.01)
     assert cost.test == pytest.approx(tests / 1e15, rel=0.01)
+    on_test = estimate(
+        params("reference", "1x80gb", "select.split=test"), LladaConfig(), Facts(1.8, test=1319)
+    )
+    assert on_test.selection == pytest.approx(cost.selection * 1319 / 256)
+    assert on_test.test == pytest.approx(cost.test - 1319 * 128 * (step + plain) / 1e15, rel=0.01)
     one_update_a_trajectory = estimate(
         params("paper"), LladaConfig(), Facts(attempts=1.8, test=1319)
     )
     assert one_update_a_trajectory.rollouts == pytest.approx(4 * cost.rollouts)
+
+
+def test_recordings_are_the_bases_answers_to_all_training_problems_one_token_a_step():
+    settings = params("reference", "1x80gb", "matrix.methods=[d3llm]")
+    cost = estimate(settings, LladaConfig(), Facts(attempts=1.8, test=1319))
+    wrong = 0.4453  # 1 + 0.4453 + ... + 0.4453^7 = 1.8 attempts; five tries take 1.771
+    answer = Shape(LladaConfig(), 0).answer(
+        200, settings.sampling.model_copy(update={"steps": 256})
+    )
+    assert fails(1.8, 8) == pytest.approx(wrong, abs=0.001)
+    assert cost.recording == pytest.approx((7473 - 256) * 1.771 * answer / 1e15, rel=0.001)
+    assert cost.total == cost.run + cost.recording
+
+
+def test_processes_with_few_problems_wait_for_each_other():
+    """Two problems, two attempts of which half are right: a wave of 2, then one of 2, 1 or 0."""
+    assert rounds(2, 2, 0.5, 1) == pytest.approx(3)  # two attempts, each again with 0.5
+    assert rounds(2, 2, 0.5, 2) == pytest.approx(1 + 0.25 + 0.5)
+    assert rounds(1, 8, 0.9, 8) == 1  # attempts ahead: all at once
+    four = estimate(params("reference", "4x80gb"), LladaConfig(), Facts(attempts=1.8, test=1319))
+    assert 0.3 < four.rollout_share < 0.34
+    assert four.longest(4) > four.total / 4
+
+
+def test_a_matrix_has_sums_and_no_run_without_solutions(capsys):
+    words = ["--profile", "llada-8b-countdown", "--hardware", "8x80gb", "--set"]
+    assert (
+        main(["estimate", *words, "matrix.methods=[sft, d_opsd]", "--set", "matrix.seeds=[0,1]"])
+        == 0
+    )
+    said = capsys.readouterr().out
+    each = re.search(r"1 x h100-80gb: about ([0-9.]+) hours", said)[1]
+    total = re.search(
+        r"2 runs on 1 x h100-80gb, .*: about ([0-9.]+) hours; 8 at a time: about (.*) h", said
+    )
+    assert float(total[1]) == pytest.approx(2 * float(each), abs=0.11) and total[2] == each
+    assert "sft on one" not in said and "note: countdown/sft: no run, since sft needs" in said
+    assert "`dopsd launch --at-once 8 repro`" in said
 
 
 def test_more_micro_batch_states_need_more_memory_and_nf4_less():
@@ -224,7 +268,10 @@ def test_many_rollouts_need_the_memory_of_their_blocks_and_few_that_of_their_log
 
 def test_what_does_not_fit_is_reported():
     said = lines(
-        Cost(1.0, 1.0, 1.0, 1.0, {"weights": 90.0}), 2, ["h100-80gb", "h200"], Facts(8.0, 1)
+        Cost(1.0, 1.0, 1.0, 1.0, {"weights": 90.0}, rollout_share=0.5),
+        2,
+        ["h100-80gb", "h200"],
+        Facts(8.0, 1),
     )
     assert "DOES NOT FIT 80 GB" in said[3] and "; fits" in said[4]
     assert "2 x h200: about 0 minutes at 50%" in said[4]
