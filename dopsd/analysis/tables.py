@@ -214,7 +214,12 @@ def draw_group(axis: Axes, group: list[Finished], cost: str, colour: str, label:
 def print_markdown(text: str) -> None:
     """Print Markdown: rendered on a terminal, unchanged into a file or pipe."""
     from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.markdown import Markdown, TableElement
+
+    console = Console()
+    if not console.is_terminal:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        return
+    from rich.markdown import Markdown, TableElement  # takes a tenth of a second to import
     from rich.table import Table
 
     class FoldedTable(TableElement):
@@ -229,14 +234,7 @@ def print_markdown(text: str) -> None:
     class Page(Markdown):
         elements = Markdown.elements | {"table_open": FoldedTable}
 
-    console = Console()
-    is_terminal = console.is_terminal
-    console.print(
-        Page(text) if is_terminal else text,
-        markup=False,
-        highlight=False,
-        soft_wrap=not is_terminal,
-    )
+    console.print(Page(text))
 
 
 UNREPORTED = "not reported"

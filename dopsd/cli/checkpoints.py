@@ -189,7 +189,7 @@ def add_bases(commands: Commands) -> None:
 
 
 def _models(_: argparse.Namespace) -> None:
-    from dopsd.pipeline.bases import list_bases
+    from dopsd.pipeline.base_tables import list_bases
 
     list_bases()
 

@@ -10,9 +10,10 @@ outside the folder asks which architecture it is.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -20,6 +21,7 @@ from ruamel.yaml.error import YAMLError
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.registry import Registry, abstract_members
 from dopsd.models.checkpoint_files import AGAIN
+from dopsd.models.policy import Attention
 
 if TYPE_CHECKING:
     from dopsd.models.config import ModelConfig
@@ -212,6 +214,37 @@ class Published(NamedTuple):
         return None if self.shape is None else config_class(self.architecture)(**self.shape)
 
 
+class Traits(NamedTuple):
+    """What an architecture computes: `computes` of its checkpoints.yaml, or what its class says.
+
+    Attributes:
+        attention_patterns: as in DenoiserConfig.
+        output_shift: as there; None: the files of its checkpoints say it.
+        has_fused_kernels: as there.
+    """
+
+    attention_patterns: Sequence[Attention] = ("bidirectional",)
+    output_shift: int | None = 0
+    has_fused_kernels: bool = False
+
+
+def traits(name: str) -> Traits:
+    """Return what an architecture computes.
+
+    Only one whose checkpoints.yaml does not say it is imported, which takes seconds.
+
+    Raises:
+        DopsdError: if the checkpoints.yaml of a plug-in is not one, or its import fails.
+    """
+    return _file(name)[0] or computed_by(config_class(name))
+
+
+def computed_by(kind: type[DenoiserConfig]) -> Traits:
+    """Return what an architecture computes, by its config class."""
+    shift = None if "output_shift" in kind.in_file else kind.output_shift
+    return Traits(kind.attention_patterns, shift, kind.has_fused_kernels)
+
+
 def named(base: Path) -> Published | None:
     """Return the checkpoint that a folder is named after; None if there is none."""
     return next((row for row in published() if row.name.split("/")[-1] == base.name), None)
@@ -234,22 +267,27 @@ def published() -> list[Published]:
     Raises:
         DopsdError: if the checkpoints.yaml of a plug-in is not one.
     """
-    found = [row for name in ARCHITECTURES.names for row in _rows(name)]
+    found = [row for name in ARCHITECTURES.names for row in _file(name)[1]]
     return sorted(found, key=lambda row: (row.parameters or float("inf"), row.name))
 
 
 @cache
-def _rows(architecture: str) -> tuple[Published, ...]:
+def _file(architecture: str) -> tuple[Traits | None, tuple[Published, ...]]:
     path = ARCHITECTURES.path(architecture, "checkpoints.yaml")
     if path is None:
-        return ()
+        return None, ()
     try:
         rows = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")) or {}
-        return tuple(Published(name, architecture, **row) for name, row in rows.items())
-    except (YAMLError, TypeError, AttributeError) as error:
+        computes = rows.pop("computes", None)
+        stated = None if computes is None else Traits(**computes)
+        if stated and not {*stated.attention_patterns} <= {*get_args(Attention)}:
+            raise ValueError(f"attention_patterns: {stated.attention_patterns}")
+        return stated, tuple(Published(name, architecture, **row) for name, row in rows.items())
+    except (YAMLError, TypeError, AttributeError, ValueError) as error:
         reason = " ".join(str(error).split())[:120]
         raise DopsdError(
             f"{path}: expected a table of checkpoints with the fields"
-            f" {', '.join(Published._fields[2:])} ({reason})",
+            f" {', '.join(Published._fields[2:])}, and `computes` with"
+            f" {', '.join(Traits._fields)} ({reason})",
             code=Code.PLUGIN_BROKEN,
         ) from error

@@ -1,4 +1,4 @@
-"""`dopsd models` and `dopsd inspect`: which bases there are, and whether one can be used."""
+"""`dopsd inspect`: what a base is, and whether it can be used."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from dopsd.algorithms.registry import ALGORITHMS, blocks_fault
-from dopsd.analysis.tables import head, line, print_markdown
 from dopsd.config.profiles.layers import MODELS
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import object_in
@@ -25,80 +23,11 @@ from dopsd.models.config import ModelConfig
 from dopsd.models.denoiser import DenoiserConfig
 from dopsd.models.loading import build_model, require_base
 from dopsd.models.lora import block_modules
-from dopsd.models.registry import (
-    ARCHITECTURES,
-    by_class,
-    config_class,
-    config_of,
-    folder_name,
-    named,
-    published,
-)
+from dopsd.models.registry import by_class, config_of, folder_name, named
 from dopsd.models.tokenizer import load_tokenizer, suppress_tokens, template_notes
 from dopsd.tracking.hub import fetch, is_name
 
 GIGA = 1e9
-NOTE = (
-    "None of the published weights was run by this project: the classes are compared with forward"
-    " passes written out by hand. Licences are those of the weights; read the model card before you"
-    " use one. `dopsd inspect NAME` looks at one on the hub, and prints the command that downloads"
-    " it."
-)
-
-
-def checkpoints_table() -> list[str]:
-    """Return the checkpoints that can be a base, as a table."""
-    columns = ("checkpoint", "architecture", "parameters", "GB in bfloat16", "licence", "needs")
-    lines = head(*columns, "blocks counted from")
-    for row in published():
-        size = "not known" if row.parameters is None else f"{row.parameters / GIGA:.2g} B"
-        weight = "not known" if row.gigabytes is None else f"{row.gigabytes:g}"
-        needs = f"`{row.settings}`" if row.settings else ""
-        needs = f"not published: `{row.made_by}` makes it" if row.made_by else needs
-        lines.append(line(row.name, row.architecture, size, weight, row.licence, needs, row.blocks))
-    return lines
-
-
-def architectures_table() -> list[str]:
-    """Return what each architecture supports, as a table."""
-    columns = ("architecture", "a token sees", "predicts", "cache", "flash attention")
-    more = ("fused kernels", "shard, compile, 4-bit", "methods")
-    return [*head(*columns, *more), *map(_supports, ARCHITECTURES.names)]
-
-
-def list_bases() -> None:
-    """Print the checkpoints that can be a base, and what each architecture supports."""
-    print_markdown("\n".join([*checkpoints_table(), "", *architectures_table(), "", NOTE, ""]))
-
-
-def _supports(name: str) -> str:
-    kind = config_class(name)
-    sees = {"bidirectional": "every token", "block_causal": "its block and earlier ones"}
-    cache = {"bidirectional": "approximate", "block_causal": "exact"}
-    patterns = kind.attention_patterns
-    return line(
-        name,
-        " or ".join(sees[pattern] for pattern in patterns),
-        _predicts(kind),
-        " or ".join(cache[pattern] for pattern in patterns),
-        "yes" if "bidirectional" in patterns else "no",
-        "yes" if kind.has_fused_kernels else "no",
-        "yes",  # of every architecture
-        "all" if "bidirectional" in patterns else f"all; {_with_settings()}",
-    )
-
-
-def _predicts(kind: type[DenoiserConfig]) -> str:
-    if "output_shift" in kind.in_file:
-        return "its own token or the next"
-    return "the next token" if kind.output_shift else "its own token"
-
-
-def _with_settings() -> str:
-    """Return which methods need other settings than their defaults under block-causal attention."""
-    configs = {name: ALGORITHMS.config_class(name)() for name in ALGORITHMS.names}
-    names = [name for name, config in configs.items() if blocks_fault(name, config)]
-    return f"other settings for {', '.join(names)}"
 
 
 def inspect(base: str, block_size: int | None = None) -> None:

@@ -16,7 +16,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.models.config import ModelConfig
 from dopsd.models.llada import LladaConfig, LladaForMaskedLM
 from dopsd.models.llm_policy import load_policy
-from dopsd.models.registry import ARCHITECTURES, config_class, registering_module
+from dopsd.models.registry import ARCHITECTURES, Traits, config_class, registering_module, traits
 from dopsd.training.trainer import refuse_unseen
 
 SHIFTED = """
@@ -65,6 +65,10 @@ def test_cached_positions_of_a_shifted_model_are_those_of_the_whole_forward(shif
         whole = policy.hidden(ids, None, kv_cache)
         window = policy.hidden(ids[:, 2:4], None, kv_cache, slice(2, 4))
     assert torch.allclose(window, whole[:, 2:4], atol=1e-6)
+
+
+def test_a_plug_in_whose_files_say_nothing_is_listed_by_its_class(shifted: Path):
+    assert traits("shifted_llada") == Traits(output_shift=1, has_fused_kernels=True)
 
 
 @pytest.mark.parametrize("member", ["linear_shapes", "trunk"])

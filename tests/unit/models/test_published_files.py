@@ -152,7 +152,13 @@ def test_sdars_answers_end_with_the_end_of_turn(tmp_path: Path):
     assert policy.text.decode(ids["input_ids"][0]) == "12"
 
 
-def test_a_broken_plug_in_breaks_no_other_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    "row",
+    ["me/mine: {colour: red}", "computes: {colour: 1}", "computes: {attention_patterns: red}"],
+)
+def test_a_broken_plug_in_breaks_no_other_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str
+):
     save_hub(tmp_path / "base", "Dream")
     (tmp_path / "raises").mkdir()
     (tmp_path / "raises/__init__.py").write_text("raise RuntimeError('broken')")
@@ -162,7 +168,7 @@ def test_a_broken_plug_in_breaks_no_other_base(tmp_path: Path, monkeypatch: pyte
     assert read_config(tmp_path / "base").model_type == "Dream"
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows/__init__.py").touch()
-    (tmp_path / "rows/checkpoints.yaml").write_text("me/mine: {colour: red}\n")
+    (tmp_path / "rows/checkpoints.yaml").write_text(row)
     monkeypatch.setattr(ARCHITECTURES, "packages", ARCHITECTURES.packages | {"rows": "rows"})
-    with pytest.raises(DopsdError, match=r"rows/checkpoints.yaml: expected a table .*colour"):
+    with pytest.raises(DopsdError, match=r"rows/checkpoints.yaml: expected a table .*(colour|red)"):
         published()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,9 +21,17 @@ from dopsd.core.errors import DopsdError
 from dopsd.models.backends import attention_of
 from dopsd.models.checkpoint_files import expected_shapes
 from dopsd.models.config import ModelConfig
-from dopsd.models.registry import ARCHITECTURES, Published, published
+from dopsd.models.registry import (
+    ARCHITECTURES,
+    Published,
+    computed_by,
+    config_class,
+    published,
+    traits,
+)
 from dopsd.pipeline.base_fit import block_faults
-from dopsd.pipeline.bases import inspect, list_bases
+from dopsd.pipeline.base_tables import list_bases
+from dopsd.pipeline.bases import inspect
 
 
 def test_each_architecture_names_its_checkpoints_and_their_licence(capsys):
@@ -32,6 +42,22 @@ def test_each_architecture_names_its_checkpoints_and_their_licence(capsys):
     list_bases()
     shown = capsys.readouterr().out
     assert all(row.name in shown for row in rows)
+
+
+def test_bases_are_listed_without_heavy_packages():
+    heavy = "torch", "transformers", "numpy", "scipy", "peft", "mlflow"
+    code = "import sys; from dopsd.cli.main import main; assert main(['models']) == 0; "
+    code += f"print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "| sdar | its block and earlier ones | its own token | exact |" in done.stdout
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES.names)
+def test_a_file_says_of_an_architecture_what_its_class_computes(name: str):
+    stated, computed = traits(name), computed_by(config_class(name))
+    patterns = tuple(stated.attention_patterns)
+    assert stated._replace(attention_patterns=patterns) == computed
 
 
 @pytest.mark.parametrize(
