@@ -245,7 +245,7 @@ class PaperTable:
     """A paper's accuracies on a task, by one protocol, as texts.
 
     Attributes:
-        title: task, model, protocol and paper.
+        title: task, model, what the accuracy counts, protocol and paper.
         columns: titles of the columns.
         rows: cells of each method.
         notes: rows that are not the method of the runs of that name.
@@ -279,7 +279,8 @@ def _table(task: str, paper: PublishedTable, names: dict[str, str]) -> PaperTabl
         for method, name in names.items()
         if kind_of(method) in shown and method != name
     ]
-    title = f"{task}, LLaDA-8B-Instruct, accuracy in %, {paper.protocol} ({paper.source})"
+    counted = paper.counts.get(task, "whole answers that are right")
+    title = f"{task}, LLaDA-8B-Instruct, {counted}, in %, {paper.protocol} ({paper.source})"
     columns = ["task", "method", *(f"length {n}" for n in lengths), "update"]
     return PaperTable(title, columns, rows, notes)
 

@@ -21,6 +21,7 @@ class PublishedTable(Section):
     name: str = ""  # tells apart the tables of one paper, in names of metrics: three_shot
     selection: str = "not stated"  # split that chose the checkpoints, where the paper says it
     as_profiles: bool = False  # measured with the prompts, splits and steps of our profiles
+    counts: dict[str, str] = Field({})  # what its accuracy counts, by task, if not whole answers
     lengths: dict[str, list[int | str]]  # of answers in tokens, by task; `mean`: over several
     methods: dict[str, dict[str, dict[str, Any]]]  # accuracy for each length, by method and task
     ablations: dict[str, dict[str, float]] = Field({})  # of variants of the method, by task

@@ -26,6 +26,7 @@ from dopsd.core.progress import log
 from dopsd.pipeline.results.ablate import variant_of_run
 from dopsd.pipeline.results.comparison import (
     PAGE,
+    graded_tasks,
     markdown,
     settings_by_task,
     values,
@@ -63,7 +64,8 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     tables, warnings = values(params, runs), between_runs(runs)
     settings = settings_by_task(params, runs)
     text = "".join(f"Warning: {warning}\n\n" for warning in warnings)
-    text += markdown(tables, runs, params.compare.baseline, settings)
+    graded = graded_tasks(params, runs)
+    text += markdown(tables, runs, params.compare.baseline, settings, graded)
     with fresh_folder(out.resolve()) as tmp:
         (tmp / "comparison.md").write_text(text, encoding="utf-8")
         notes = {

@@ -1,7 +1,7 @@
 """Tables of a comparison of finished runs, as values and as Markdown."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
@@ -71,7 +71,13 @@ def values(params: Params, runs: list[Finished]) -> Tables:
     return tables
 
 
-def markdown(tables: Tables, runs: list[Finished], baseline: str, settings: Settings) -> str:
+def markdown(
+    tables: Tables,
+    runs: list[Finished],
+    baseline: str,
+    settings: Settings,
+    graded: Sequence[str] = (),
+) -> str:
     """Return the tables as Markdown.
 
     They are: which method is better and what limits that, each run, each method over its seeds,
@@ -81,12 +87,15 @@ def markdown(tables: Tables, runs: list[Finished], baseline: str, settings: Sett
         tables: what `values` returns.
         baseline: the method whose best accuracy the others have to reach.
         settings: the settings that differ, by task.
+        graded: tasks that give partial scores.
     """
     names, tables = names_of(runs), named(tables, runs)
     baseline = next((name for (_, method), name in names.items() if method == baseline), baseline)
     lines = [*(f"**{text}**\n" for text in verdicts(tables["means"], tables["pairs"]))]
     lines += [f"{text}\n" for text in of_weights(runs, settings) + of_starts(runs)]
     lines += [f"{text}\n" for text in map(seed_spread, tables["pairs"]) if text]
+    scores = "is the mean score: the share of an answer that is right"
+    lines += [f"Accuracy on {task} {scores}.\n" for task in graded]
     lines += [*_runs(tables["runs"], runs), *_means(tables["means"])]
     lines += _pairs(tables["pairs"]) if tables["pairs"] else []
     lines += _speed(tables["speed"]) if tables["speed"] else []
@@ -268,17 +277,19 @@ def write_comparison(
         links={name: os.path.relpath(page, out) for name, page in pages.items()},
         bases={task: params.model_of(task).path for task in dict.fromkeys(r.task for r in runs)},
         baseline=params.compare.baseline,
-        graded=[
-            task
-            for task in dict.fromkeys(run.task for run in runs)
-            if is_graded(task, params.data.tasks[task])
-        ],
+        graded=graded_tasks(params, runs),
     )
     write_page(page, comparison_page(facts, digest_of(asdict(facts))))
 
 
 def _stale(params: Params, run: Finished) -> str:
     return staleness(params.run(*run.parts), read_json(run.folder / "train.json", "dopsd train"))
+
+
+def graded_tasks(params: Params, runs: list[Finished]) -> list[str]:
+    """Return the tasks of runs that give partial scores."""
+    tasks = dict.fromkeys(run.task for run in runs)
+    return [task for task in tasks if is_graded(task, params.data.tasks[task])]
 
 
 def settings_by_task(params: Params, runs: list[Finished]) -> Settings:

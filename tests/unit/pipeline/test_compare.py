@@ -346,5 +346,8 @@ def test_the_page_has_the_published_tables_folded_one_for_each_protocol(folder):
     assert len(tables) == text.count("PUBLISHED, not run here") == 3
     row = re.search(r"<tr><td>sudoku</td><td><code>d_opsd</code></td>(.*?)</tr>", tables[0])[1]
     assert re.findall(">([^<]+)<", row) == ["23.9", "20.6", "425"]
+    counted = "sudoku, LLaDA-8B-Instruct, blank cells that are right, in %"
+    assert text.count(counted) == 2 and counted in tables[0] and counted in tables[2]
+    assert "Accuracy on sudoku is the mean score: the share of an answer that is right." in text
     assert "three examples in the prompt" in tables[2] and "94.0" in tables[2]
     assert "94.0" not in tables[0] + tables[1]
