@@ -122,7 +122,6 @@ def _profile_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _init(a: argparse.Namespace) -> None:
-    from dopsd.pipeline.base_fit import blocks_notes
     from dopsd.pipeline.new_project import create
 
     if not a.folder:  # as of an unset variable; Path makes it the working directory
@@ -131,7 +130,7 @@ def _init(a: argparse.Namespace) -> None:
         raise DopsdError(NEEDS_PROFILE, code=Code.PROFILE)
     folder = Path(a.folder)
     create(folder, a.profile, a.preset or PRESET, a.hardware or HARDWARE)
-    for line in blocks_notes(load_params(folder / "params.yaml")):
+    for line in _notes(load_params(folder / "params.yaml"), a.hardware):
         log(f"note: {line}")
     place = f"./{folder}" if str(folder).startswith("-") else str(folder)
     weights, path = "", load_params(folder / "params.yaml").model.path
@@ -148,10 +147,7 @@ def _is_made(path: str) -> bool:
 
 
 def _write_profile(a: argparse.Namespace) -> None:
-    from dopsd.config.consistency import SIDE_BY_SIDE, matrix_notes
     from dopsd.config.params_file import overruled, params, way_back
-    from dopsd.config.profiles import at_once
-    from dopsd.pipeline.base_fit import blocks_notes
 
     if a.profile is None and (a.preset or a.hardware):
         raise DopsdError(NEEDS_PROFILE, code=Code.PROFILE)
@@ -159,12 +155,22 @@ def _write_profile(a: argparse.Namespace) -> None:
     changed = params(a.profile, a.preset or PRESET, a.hardware or HARDWARE, a.changes, a.params)
     print("\n".join(_written(a, changed, is_new) + back))
     settings = load_params(a.params)
-    is_base_new = a.profile or any(change.startswith("model.") for change in a.changes)
-    notes = overruled(settings, a.changes) + (blocks_notes(settings) if is_base_new else [])
-    runs = at_once(a.hardware) if a.hardware else 1
-    notes += [SIDE_BY_SIDE.format(count=runs)] if runs > 1 else []
-    for line in notes + matrix_notes(settings):
+    notes = overruled(settings, a.changes)
+    if a.profile or any(change.startswith(("model.", "matrix.")) for change in a.changes):
+        notes += _notes(settings, a.hardware)
+    for line in notes:
         log(f"note: {line}")
+
+
+def _notes(settings: Params, hardware: str | None) -> list[str]:
+    """Return what to know about new settings: of their base, their matrix and the hardware."""
+    from dopsd.config.consistency import SIDE_BY_SIDE, matrix_notes
+    from dopsd.config.profiles import at_once
+    from dopsd.pipeline.base_fit import blocks_notes
+
+    runs = at_once(hardware) if hardware else 1
+    side_by_side = [SIDE_BY_SIDE.format(count=runs)] if runs > 1 else []
+    return blocks_notes(settings) + matrix_notes(settings) + side_by_side
 
 
 def _written(a: argparse.Namespace, changed: list[str], is_new: bool) -> list[str]:

@@ -18,7 +18,7 @@ RATIOS = {"low": 0.2, "half": 0.5, "high": 0.9}  # masked in a look, by the metr
 MOST = 32  # texts of a look
 UNLIKE_PAPER = (
     "sft learns the task's own solutions; the paper's SFT learns 1000 traces of s1K for 1250"
-    " updates: set method.sft.traces and method.sft.train.updates (docs/reproduce-table-2.md)"
+    " updates: set method.sft.traces and method.sft.train.updates (dopsd's docs/algorithms/sft.md)"
 )
 
 
