@@ -19,7 +19,7 @@ from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import checkout_digest
 from dopsd.core.paths import RunKey
-from dopsd.pipeline.dvc import side_by_side
+from dopsd.distributed import nodes
 from dopsd.pipeline.run.request import RunRequest, check
 from dopsd.training.pretraining.origin import ALLOWANCE
 from dopsd.training.resume import OTHER_CODE
@@ -144,7 +144,7 @@ def run_stages(
     """
     if stages.is_sharing.is_set():
         stages.require_remote()
-    devices = side_by_side.gpus()
+    devices = nodes.gpus()
     if evaluate_while_training and devices:
         require_spare(check(request, can_retrain=True).launch.processes, len(devices))
     done: object = stages.write_settings(request, allow_retrain)

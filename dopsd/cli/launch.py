@@ -33,7 +33,7 @@ def add_launch(commands: Commands) -> None:
         type=count,
         metavar="N",
         help="in place of --nodes, for `repro` on this machine: N runs of the matrix side by side,"
-        " each on a GPU of its own (on launch.processes of them) and in a copy of this folder",
+        " each on a GPU of its own (on launch.processes of them)",
     )
     parser.add_argument(
         "--backend",
@@ -84,7 +84,7 @@ def begin(a: argparse.Namespace, main: Callable[[list[str]], int]) -> int:
             f"launch: --at-once goes with `repro` alone: dopsd launch --at-once {a.at_once} repro",
             code=Code.USAGE,
         )
-    from dopsd.pipeline.dvc.side_by_side import reproduce
+    from dopsd.pipeline.run.side_by_side import reproduce
 
     return reproduce(a.at_once)
 

@@ -168,7 +168,7 @@ def _notes(settings: Params, hardware: str | None) -> list[str]:
     from dopsd.config.profiles import at_once
     from dopsd.pipeline.base_fit import blocks_notes
 
-    runs = at_once(hardware) if hardware else 1
+    runs = at_once(hardware) // settings.launch.processes if hardware else 1
     side_by_side = [SIDE_BY_SIDE.format(count=runs)] if runs > 1 else []
     return blocks_notes(settings) + matrix_notes(settings) + side_by_side
 
@@ -235,6 +235,8 @@ def _check(a: argparse.Namespace, params: Params) -> None:
     from dopsd.training.run_settings import warmup_notes
 
     path = a.params
+    for note in matrix_notes(params):
+        print(f"{path}: note: {note}")
     is_idle = bool(params.adapt.source and not params.adapt.tasks)
     missing = [
         f"{path}: {line}: no such file{_remedy(line, is_idle)}" for line in missing_files(params)
@@ -251,7 +253,7 @@ def _check(a: argparse.Namespace, params: Params) -> None:
 
     tasks = params.matrix.tasks
     runs, notes = every_run(params), [n for t in tasks if (n := changed_since(params, t))]
-    notes += row_notes + _base_notes(params) + matrix_notes(params)
+    notes += row_notes + _base_notes(params)
     if params.adapt.tasks:
         from dopsd.pipeline.stages import adapt
 

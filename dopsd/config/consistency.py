@@ -33,8 +33,8 @@ OTHER_METHOD = (
 
 
 SIDE_BY_SIDE = (
-    "a run uses one GPU; `dopsd launch --at-once {count} repro` makes {count} runs of the matrix at"
-    " a time"
+    "`dopsd launch --at-once {count} repro` makes {count} runs of the matrix at a time, each on its"
+    " own GPUs (launch.processes)"
 )
 
 
@@ -162,14 +162,21 @@ def _check_matrix(params: Params) -> None:
         if params.launch.processes > params.of(method).train.prompts_per_collect:
             raise ValueError(
                 f"launch.processes must be at most train.prompts_per_collect of {method}, one"
-                " problem for each process; more GPUs make runs side by side: `dopsd launch"
-                f" --at-once {params.launch.processes} repro`"
+                " problem for each process; for more GPUs set it to 1 and make runs side by side:"
+                f" `dopsd launch --at-once {params.launch.processes} repro`"
             )
     if len(params.unsolved) == len(params.matrix.tasks) * len(params.matrix.methods):
         task, method = params.unsolved[0]
         raise ValueError(
             f"matrix.methods: {method} needs reference solutions and {task} has none; remove one of"
             " them"
+        )
+    a = params.ablate
+    has_solutions = params.data.tasks[a.task].has_solutions
+    if a.run and vars(params.method)[a.method].wants_solutions and not has_solutions:
+        raise ValueError(
+            f"ablate.method: {a.method} needs reference solutions and {a.task} has none; name"
+            " another task or method"
         )
 
 

@@ -8,6 +8,7 @@ Slurm job. Or a person starts the same line on every node (`--node`, `--meet`).
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -31,6 +32,25 @@ PASSED = ("DOPSD_", "GLOO_", "HF_", "MLFLOW_", "NCCL_", "OMP_", "PYTHON", "TORCH
 KEPT = (BACKEND, HOSTS, SSH, PORT, DVC_STAGE, DVC_PID)  # mean something on the first node alone
 OTHER_NODE = Path(__file__).with_name("other_node.py")
 LEAVING = 300  # seconds that the other nodes have to end after a success
+
+
+def gpus() -> list[str]:
+    """List the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them.
+
+    Does not import torch.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name for name in visible.split(",") if name.strip() and name.strip() != "-1"]
+    if shutil.which("nvidia-smi") is None:
+        return []
+    output = subprocess.run(
+        ["nvidia-smi", "-L"], capture_output=True, text=True, check=False, encoding="utf-8"
+    ).stdout
+    return [
+        str(i)
+        for i, line in enumerate(line for line in output.splitlines() if line.startswith("GPU "))
+    ]
 
 
 @dataclass(frozen=True)

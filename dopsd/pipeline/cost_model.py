@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MEASURED = {0.135e9: 0.12, 0.6e9: 0.14, 8.0e9: 0.5}
 PETA, GIGA = 1e15, 1e9
 ASSUMED = 256  # problems of a split whose rows were never read
+MANY = 16  # problems of a process from which its share of them is even
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,8 @@ def rounds(waiting: int, most: int, wrong: float, processes: int) -> float:
 def rollout_share(params: Params, config: AlgorithmConfig, facts: Facts) -> float:
     """Return the share of a collect's rollouts that the process with the most of them makes."""
     problems, processes = params.train.prompts_per_collect, params.launch.processes
+    if problems > MANY * processes:  # the last wave hardly counts
+        return 1 / processes
     most = (config.forwards(params.sampling) or Forwards(0, 0, 0)).rollouts
     if isinstance(config, SelectingConfig):
         wrong = fails(min(facts.attempts, most), most)

@@ -143,8 +143,8 @@ def bytes_of(params: Params, run: RunSettings, is_training: bool = False) -> int
     return run_bytes(own, Shape(config, lora_parameters(config, own)), is_training)
 
 
-def matrix_bytes(params: Params, runs: list[RunSettings]) -> int:
-    """Return the most bytes that runs of the matrix take, one after the other, until their end.
+def matrix_bytes(params: Params, runs: list[RunSettings], at_once: int = 1) -> int:
+    """Return the most bytes that runs of the matrix take until their end, so many at a time.
 
     Raises:
         DopsdError: if the size of a base is not known.
@@ -152,18 +152,18 @@ def matrix_bytes(params: Params, runs: list[RunSettings]) -> int:
     finished = [bytes_of(params, run) for run in runs]
     training = [bytes_of(params, run, is_training=True) for run in runs]
     more = [most - least for most, least in zip(training, finished, strict=True)]
-    return sum(finished) + max([0, *more])
+    return sum(finished) + sum(sorted(more)[-at_once:])
 
 
-def missing_bytes(params: Params) -> int:
-    """Return the bytes that the missing runs of the matrix still need.
+def missing_bytes(params: Params, at_once: int = 1) -> int:
+    """Return the bytes that the missing runs of the matrix still need, so many at a time.
 
     Raises:
         DopsdError: if the size of a base is not known.
     """
     runs = missing_runs(params)
     written = sum(_written(run) for run in runs)
-    return max(0, matrix_bytes(params, runs) - written)
+    return max(0, matrix_bytes(params, runs, at_once) - written)
 
 
 def _written(run: RunSettings) -> int:
@@ -173,14 +173,14 @@ def _written(run: RunSettings) -> int:
     return 0
 
 
-def require_room(params: Params) -> None:
+def require_room(params: Params, at_once: int = 1) -> None:
     """Refuse a matrix whose missing runs do not fit this disk.
 
     Raises:
         DopsdError: if they do not fit.
     """
     try:
-        required = missing_bytes(params)
+        required = missing_bytes(params, at_once)
     except DopsdError:  # the size of a base that is not here is not known
         return
     free = free_bytes()

@@ -214,45 +214,44 @@ def print_cost(full: Params, hardware: str) -> None:
         if not cost.training:
             output_lines.append(f"without its updates: {method} does not count its forwards")
         sys.stdout.write("\n".join(output_lines) + "\n")
-    side_by_side = profiles.at_once(hardware)
+    at_once = max(1, profiles.at_once(hardware) // full.launch.processes)
     if len(full.runs) > 1:
-        sums = [hours_of_all(full, costs, gpu, side_by_side) for gpu in gpus]
-        total = disk_model.matrix_bytes(full, full.runs) / 1e9
+        sums = [hours_of_all(full, costs, gpu, at_once) for gpu in gpus]
+        total = disk_model.matrix_bytes(full, full.runs, at_once) / 1e9
         disk = f"disk of all {len(full.runs)} runs on one machine: about {total:.0f} GB"
         sys.stdout.write("\n".join(["", *sums, disk, ""]))
-    for line in matrix_notes(full):
+    side_by_side = [SIDE_BY_SIDE.format(count=at_once)] if at_once > 1 else []
+    for line in matrix_notes(full) + side_by_side:
         sys.stdout.write(f"note: {line}\n")
-    if side_by_side > 1:
-        sys.stdout.write(f"note: {SIDE_BY_SIDE.format(count=side_by_side)}\n")
     sys.stdout.flush()  # a rehearsal's stages write to the same file
 
 
-def hours_of_all(full: Params, costs: list[Cost], gpu: str, side_by_side: int) -> str:
+def hours_of_all(full: Params, costs: list[Cost], gpu: str, at_once: int) -> str:
     """Return a line with the hours of all runs, one after the other and side by side.
 
     Args:
         costs: of a run of each of `full.pairs`.
-        side_by_side: runs that this hardware makes at a time, the longest first.
+        at_once: runs that this hardware makes at a time, the longest first; each then makes
+            d3llm's recordings itself.
     """
     processes, seeds = full.launch.processes, len(full.matrix.seeds)
-    durations = []
+    adapting, recording, runs = 0.0, 0.0, []
     for cost in costs:
         speed = GPUS[gpu].peak * cost.utilisation / 1e3  # PFLOP a second
-        once = (cost.adapting + cost.recording) / processes
-        run = cost.longest(processes) - once
-        durations += [(run + once) / speed, *[run / speed] * (seeds - 1)]
-    adapting = [cost.adapting / GPUS[gpu].peak / cost.utilisation * 1e3 for cost in costs]
-    durations[0] -= sum(adapting[1:]) / processes  # it is made once for all methods
+        adapting, recorded = (x / processes / speed for x in (cost.adapting, cost.recording))
+        run = cost.longest(processes) / speed - adapting
+        runs += [run] * seeds
+        recording += recorded * (seeds - 1)
     text = (
-        f"all {len(durations)} runs on {processes} x {gpu}, one after the other: about"
-        f" {hours(sum(durations))}"
+        f"all {len(runs)} runs on {processes} x {gpu}, one after the other: about"
+        f" {hours(adapting + sum(runs) - recording)}"
     )
-    if side_by_side == 1:
+    if at_once == 1:
         return text
-    ends = [0.0] * side_by_side
-    for duration in sorted(durations, reverse=True):
-        heapreplace(ends, ends[0] + duration)
-    return f"{text}; {side_by_side} at a time: about {hours(max(ends))}"
+    ends = [adapting] * at_once
+    for run in sorted(runs, reverse=True):
+        heapreplace(ends, ends[0] + run)
+    return f"{text}; {at_once} at a time: about {hours(max(ends))}"
 
 
 def base_size(full: Params, task: str) -> DenoiserConfig:

@@ -151,7 +151,8 @@ def _sync_lock(scratch: Path) -> Iterator[None]:
 def experiment_id(client: MlflowClient, identity: Identity) -> str:
     """Return the experiment's id; create the experiment if it is missing.
 
-    With a local database the artifacts go to ./mlartifacts, else where the server puts them.
+    With a local database the artifacts go to mlartifacts/ beside it, else where the server puts
+    them.
 
     Raises:
         DopsdError: if the experiment is deleted.
@@ -168,7 +169,9 @@ def experiment_id(client: MlflowClient, identity: Identity) -> str:
         )
     if experiment:
         return experiment.experiment_id
-    artifacts = (Path.cwd() / "mlartifacts").as_uri() if identity.uri.startswith("sqlite") else None
+    database = identity.uri.removeprefix("sqlite:///")
+    beside = (Path(database).parent / "mlartifacts").resolve().as_uri()
+    artifacts = beside if database != identity.uri else None
     try:
         return client.create_experiment(identity.experiment, artifact_location=artifacts)
     except MlflowException:

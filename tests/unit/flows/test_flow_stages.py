@@ -23,7 +23,7 @@ from prefect.utilities.importtools import import_object
 from dopsd.config import profiles
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.paths import RunKey
-from dopsd.pipeline.dvc import side_by_side
+from dopsd.distributed import nodes
 from dopsd.pipeline.run import request as run_request
 from dopsd.pipeline.run.local import run_here
 from dopsd.pipeline.run.request import RunRequest
@@ -71,7 +71,7 @@ def test_a_start_that_is_refused_leaves_params_yaml_as_it_was(project, monkeypat
             stages.write_settings.fn(more)
         with pytest.raises(DopsdError, match=r"disk: 0\.0 GB are free"):
             run_here(more, run_request.check(more))
-    monkeypatch.setattr(side_by_side, "gpus", lambda: ["0"])
+    monkeypatch.setattr(nodes, "gpus", lambda: ["0"])
     with pytest.raises(DopsdError, match="training uses all 1 GPUs"):
         training.run_stages(more, evaluate_while_training=True)
     assert Path("params.yaml").read_bytes() == before
@@ -100,7 +100,7 @@ def staged(project, monkeypatch):
         monkeypatch.setattr(stages, name, note(name))
     monkeypatch.setattr(stages, "write_settings", lambda asked, _: run_request.write(asked))
     monkeypatch.setattr(stages, "is_up_to_date", lambda stage: False)
-    monkeypatch.setattr(side_by_side, "gpus", list)
+    monkeypatch.setattr(nodes, "gpus", list)
     monkeypatch.setattr(training, "get_run_logger", lambda: LOG)
     for update in (2, 4):
         Path(f"runs/sudoku/d_opsd/0/train/step-{update:06d}").mkdir(parents=True)
@@ -205,7 +205,7 @@ def test_a_fault_is_tried_again_and_a_mistake_is_not():
 
 def test_two_evaluations_never_share_a_device(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
-    devices, used, at_once = checkpoint_evals.Devices(side_by_side.gpus()), [], []
+    devices, used, at_once = checkpoint_evals.Devices(nodes.gpus()), [], []
 
     def take() -> None:
         with devices.one() as env:
@@ -219,7 +219,7 @@ def test_two_evaluations_never_share_a_device(monkeypatch):
     [thread.join() for thread in threads]
     assert max(at_once) == 2
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with checkpoint_evals.Devices(side_by_side.gpus()).one() as env:
+    with checkpoint_evals.Devices(nodes.gpus()).one() as env:
         assert "CUDA_VISIBLE_DEVICES" not in env and env["WORLD_SIZE"] == "1"
 
 

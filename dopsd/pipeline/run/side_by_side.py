@@ -1,0 +1,197 @@
+"""`dopsd launch --at-once N repro`: runs of the matrix side by side, each on GPUs of its own.
+
+DVC makes one stage at a time. So the stages' commands run without it first, several runs at once:
+their checkpoints and answers are in work/, by what decides them. Then `dopsd repro` runs, whose
+stages find these there and compute nothing again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+from dopsd.config.loading import load_params
+from dopsd.config.params import Params
+from dopsd.core.errors import Code, DopsdError
+from dopsd.core.extras import require
+from dopsd.core.files import WORK
+from dopsd.core.interrupts import handling
+from dopsd.core.paths import RunKey
+from dopsd.core.progress import log
+from dopsd.distributed.nodes import gpus
+from dopsd.pipeline.disk_model import missing_runs, require_room
+from dopsd.pipeline.dvc import command
+from dopsd.pipeline.dvc.writer_lock import WriterLock
+
+LOGS = WORK / "launch"
+SHARED = ("prepare", "pretrain", "adapt", "evaluate_base")  # stages that runs of a task share
+TOLD_EVERY = 60.0  # seconds between two lines about each run
+LOOK_EVERY = 0.5
+
+
+def stages_of(params: Params, key: RunKey) -> Iterator[tuple[str, ...]]:
+    """Return the commands of a run after `dopsd`: all that computes for long."""
+    yield from ((name, *key.words) for name in ("train", "evaluate", "select"))
+    yield from (("test", *key.words, "--point", name) for name in params.test_order)
+
+
+@dataclass
+class Running:
+    """A run at work: its devices, its log, the stage in progress and those after it."""
+
+    key: RunKey
+    devices: list[str]
+    waiting: list[tuple[str, ...]]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def go_on(self) -> bool:
+        """Start the next stage if the last one has ended well; return whether one is at work."""
+        status = self.process.poll() if self.process else 0
+        if status is None:
+            return True
+        if status or not self.waiting:
+            return False
+        seen = {"CUDA_VISIBLE_DEVICES": ",".join(self.devices)} if any(self.devices) else {}
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "dopsd", *self.waiting.pop(0)],
+                env=os.environ | seen,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            )
+        return True
+
+    def stop(self) -> None:
+        """Ask it to save and end."""
+        self.waiting.clear()
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+
+    @property
+    def last_line(self) -> str:
+        """What its log said last."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return next((line for line in reversed(lines) if line.strip()), "begins")
+
+
+@dataclass
+class SideBySide:
+    """Runs that begin while devices are free.
+
+    Attributes:
+        free: the devices of each run that could begin now.
+    """
+
+    params: Params
+    free: list[list[str]]
+    running: list[Running] = field(default_factory=list)
+    failed: list[RunKey] = field(default_factory=list)
+    stopped_by: int = 0
+
+    def run(self, keys: list[RunKey]) -> None:
+        """Make these runs, the first ones first, and wait until none is at work."""
+        LOGS.mkdir(parents=True, exist_ok=True)
+        waiting, told = list(keys), time.monotonic()
+        lost = partial(self._note, signal.SIGTERM)
+        with handling(self._note), WriterLock("launch", lost=lost):
+            try:
+                while (self.running or waiting) and not self.stopped_by:
+                    while waiting and self.free:
+                        self._begin(waiting.pop(0))
+                    for run in [run for run in self.running if not run.go_on()]:
+                        self._end(run)
+                    time.sleep(LOOK_EVERY)
+                    if time.monotonic() - told >= TOLD_EVERY:
+                        told = time.monotonic()
+                        for run in self.running:
+                            log(f"launch: {run.key}: {run.last_line}")
+            finally:  # after a signal or an error
+                for run in self.running:
+                    run.stop()
+                for run in self.running:
+                    if run.process:
+                        run.process.wait()
+
+    def _begin(self, key: RunKey) -> None:
+        devices = self.free.pop(0)
+        place = f"GPU {','.join(devices)}" if any(devices) else "the CPU"
+        run = Running(key, devices, [*stages_of(self.params, key)], LOGS / f"{key.stage}.log")
+        log(f"launch: {key}: begins on {place}; its log is {run.log}")
+        self.running.append(run)
+
+    def _end(self, run: Running) -> None:
+        self.running.remove(run)
+        self.free.append(run.devices)
+        if run.process and (status := run.process.returncode):
+            self.failed.append(run.key)
+            log(f"launch: {run.key}: ended with {status}: {run.last_line}")
+        else:
+            log(f"launch: {run.key}: is trained and tested")
+
+    def _note(self, number: int, _: FrameType | None = None) -> None:
+        """Note a signal, or that another writer took over."""
+        self.stopped_by = number
+
+
+def devices_of(params: Params, count: int) -> list[list[str]]:
+    """Return the GPUs of each of `count` runs; empty names without GPUs.
+
+    Raises:
+        DopsdError: if the machine shows too few.
+    """
+    each, known = params.launch.processes, gpus()
+    if known and len(known) < count * each:
+        raise DopsdError(
+            f"launch: --at-once {count}: {count} runs of {each} processes need {count * each} GPUs,"
+            f" and this machine shows {len(known)}",
+            code=Code.USAGE,
+        )
+    names = known or [""] * count * each
+    return [names[first : first + each] for first in range(0, count * each, each)]
+
+
+def reproduce(count: int) -> int:
+    """Make the missing runs of the matrix side by side, then do as `dopsd repro`.
+
+    Returns:
+        An exit code.
+
+    Raises:
+        DopsdError: if the machine has too few GPUs or too little disk, or a signal came.
+    """
+    require("launch", "dvc")
+    params = load_params()
+    side_by_side = SideBySide(params, devices_of(params, count))
+    require_room(params, count)
+    cores = max(1, (os.cpu_count() or 1) // count // params.launch.processes)
+    os.environ.setdefault("OMP_NUM_THREADS", str(cores))
+    missing = {run.key for run in missing_runs(params)}
+    keys = [run.key for run in params.runs if run.key in missing or not run.key.is_tested]
+    stages = command.ask_dvc("stage", "list", "--name-only").stdout.split()
+    first = [name for name in stages if name.partition("@")[0] in SHARED]
+    if status := command.run(["repro", *first]):
+        return status
+    side_by_side.run(keys)
+    if number := side_by_side.stopped_by:
+        raise DopsdError(
+            f"launch: {signal.Signals(number).name}: all runs have saved; the same command"
+            " continues",
+            128 + number,
+            code=Code.INTERRUPTED,
+        )
+    if side_by_side.failed:
+        names = ", ".join(map(str, side_by_side.failed))
+        log(f"launch: {names}: failed; their logs are in {LOGS}, and the same command continues")
+        return 1
+    return command.run(["repro"])
