@@ -16,13 +16,15 @@ from dopsd.evaluation.published import PublishedTable, published_tables
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
+    from rich.console import Console, ConsoleOptions
+    from rich.table import Column, Table
 
 RESAMPLED = (
     "Intervals resample problems and seeds. With three seeds, intervals are too narrow if seeds"
     " differ more than problems: such an interval misses the mean one time in four. With one seed,"
     " intervals resample problems only and do not cover other seeds."
 )
+READABLE, BETWEEN = 9, 3  # characters: of a column that may fold, and between two columns
 Difference = tuple[float, tuple[float, float]]  # mean and its 95% interval
 
 
@@ -213,7 +215,7 @@ def draw_group(axis: Axes, group: list[Finished], cost: str, colour: str, label:
 
 def print_markdown(text: str) -> None:
     """Print Markdown: rendered on a terminal, unchanged into a file or pipe."""
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.console import Console, RenderResult
 
     console = Console()
     if not console.is_terminal:
@@ -223,18 +225,39 @@ def print_markdown(text: str) -> None:
     from rich.table import Table
 
     class FoldedTable(TableElement):
-        """A table that breaks long words, and cuts none."""
+        """A table that breaks long words but those of its first column, and names what is cut."""
 
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
             for part in super().__rich_console__(console, options):
-                for column in part.columns if isinstance(part, Table) else ():
-                    column.overflow = "fold"
+                hidden = _fit(part, console, options) if isinstance(part, Table) else []
                 yield part
+                if hidden:
+                    yield f"Too wide for this terminal: {', '.join(hidden)}. A file has all of it."
 
     class Page(Markdown):
         elements = Markdown.elements | {"table_open": FoldedTable}
 
     console.print(Page(text))
+
+
+def _fit(table: Table, console: Console, options: ConsoleOptions) -> list[str]:
+    """Take the last columns out of a table that is too wide to be read; return their titles."""
+    from rich.measure import Measurement
+
+    hidden: list[str] = []
+    first, *others = table.columns
+    first.no_wrap = True
+    for column in others:
+        column.overflow = "fold"
+
+    def widest(column: Column) -> int:
+        return max(Measurement.get(console, options, cell).maximum for cell in column.cells)
+
+    widths = [widest(first), *(min(widest(column), READABLE) for column in others)]
+    while len(widths) > 1 and sum(widths) + BETWEEN * len(widths) > options.max_width:
+        widths.pop()
+        hidden.insert(0, str(table.columns.pop().header))
+    return hidden
 
 
 UNREPORTED = "not reported"

@@ -300,6 +300,9 @@ def _missing_sections(params: Params) -> str:
     return f"; `dopsd repro` and `dopsd params` add {names} to it" if names else ""
 
 
+ROWS = '; put test rows there, such as {"input": "30,100,93", "output": "23"}; d1 published 256'
+
+
 def _remedy(line: str, is_idle: bool) -> str:
     """Return how to get the missing file of a line, if it is a base's.
 
@@ -319,7 +322,7 @@ def _remedy(line: str, is_idle: bool) -> str:
     if is_base and _is_made(str(Path(file).parent)):
         return MADE
     if not is_base:
-        return ""
+        return ROWS if key == "data.countdown.test.path" else ""
     return f"; download the base: `{download(Path(file).parent)}`; `dopsd models` lists names"
 
 

@@ -159,11 +159,11 @@ def _check_matrix(params: Params) -> None:
                 " model.prompt_style to instructions"
             )
     for method in params.matrix.methods + (params.adapt.phases if params.adapt.tasks else []):
-        if params.launch.processes > params.of(method).train.prompts_per_collect:
+        if params.launch.processes > (size := params.of(method).train.prompts_per_collect):
             raise ValueError(
-                f"launch.processes must be at most train.prompts_per_collect of {method}, one"
-                " problem for each process; for more GPUs set it to 1 and make runs side by side:"
-                f" `dopsd launch --at-once {params.launch.processes} repro`"
+                f"launch.processes must be at most train.prompts_per_collect of {method}, {size}:"
+                " one problem for each process; for more GPUs set it to 1 and make runs side by"
+                f" side: `dopsd launch --at-once {params.launch.processes} repro`"
             )
     if len(params.unsolved) == len(params.matrix.tasks) * len(params.matrix.methods):
         task, method = params.unsolved[0]
@@ -186,7 +186,8 @@ def matrix_notes(params: Params) -> list[str]:
         f"{task}/{method}: no run, since {method} needs reference solutions and {task} has none"
         for task, method in params.unsolved
     ]
-    configs = [vars(params.method)[method] for method in params.matrix.methods]
+    methods = dict.fromkeys(method for _, method in params.pairs)
+    configs = [vars(params.method)[method] for method in methods]
     is_published = not params.pretrain.tasks  # a language model, as in the paper
     return notes + [c.unlike_paper for c in configs if is_published and c.unlike_paper]
 

@@ -44,6 +44,8 @@ def block_faults(params: Params) -> list[str]:
 def blocks_notes(params: Params) -> list[str]:
     """Return a note for each block-causal base; its published shape tells where none is there."""
     notes: dict[str, None] = {}  # each once, in order
+    scope = params.method.d_opsd.reveal_scope
+    avoided = f"; reveal_scope: {scope} shows none" if scope == "all_masked" else ""
     for task in params.matrix.tasks:
         model = params.model_of(task)
         row = named(Path(model.path))
@@ -53,7 +55,7 @@ def blocks_notes(params: Params) -> list[str]:
             notes[
                 f"the tokens of {model.path} attend in blocks of {size}: a teacher that sees later"
                 " blocks teaches nothing on a base whose tokens attend only to their own block and"
-                " earlier ones (dopsd's docs/bases.md, block-causal bases)"
+                f" earlier ones{avoided} (dopsd's docs/bases.md, block-causal bases)"
             ] = None
     return list(notes)
 

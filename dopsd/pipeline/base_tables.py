@@ -18,14 +18,14 @@ NOTE = (
 
 def checkpoints_table() -> list[str]:
     """Return the checkpoints that can be a base, as a table."""
-    columns = ("checkpoint", "architecture", "parameters", "GB in bfloat16", "licence", "needs")
+    columns = ("checkpoint", "parameters", "architecture", "GB in bfloat16", "needs", "licence")
     lines = head(*columns, "blocks counted from")
     for row in published():
         size = "not known" if row.parameters is None else f"{row.parameters / GIGA:.2g} B"
         weight = "not known" if row.gigabytes is None else f"{row.gigabytes:g}"
         needs = f"`{row.settings}`" if row.settings else ""
         needs = f"not published: `{row.made_by}` makes it" if row.made_by else needs
-        lines.append(line(row.name, row.architecture, size, weight, row.licence, needs, row.blocks))
+        lines.append(line(row.name, size, row.architecture, weight, needs, row.licence, row.blocks))
     return lines
 
 

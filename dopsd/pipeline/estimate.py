@@ -90,8 +90,8 @@ def lines(
     )
     if cost.rollouts and cost.rollout_share > UNEVEN / processes:
         output.append(
-            f"rollouts: {processes} processes have few problems to share, so that each works"
-            f" {cost.rollout_share:.0%} of the time of one alone"
+            f"rollouts: {processes} processes need {cost.rollout_share:.0%} of the time of one,"
+            f" not {1 / processes:.0%}, because a collect has few problems to share"
         )
     required = sum(cost.memory.values())
     form = ".1f" if required >= 1 else ".2g"
@@ -215,6 +215,7 @@ def print_cost(full: Params, hardware: str) -> None:
             output_lines.append(f"without its updates: {method} does not count its forwards")
         sys.stdout.write("\n".join(output_lines) + "\n")
     at_once = max(1, profiles.at_once(hardware) // full.launch.processes)
+    at_once = min(at_once, len(full.runs))
     if len(full.runs) > 1:
         sums = [hours_of_all(full, costs, gpu, at_once) for gpu in gpus]
         total = disk_model.matrix_bytes(full, full.runs, at_once) / 1e9

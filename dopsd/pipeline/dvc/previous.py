@@ -7,6 +7,7 @@ enough: `keep` saves them when training begins, and `restore` puts them back.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,7 @@ def restore(key: RunKey) -> list[str]:
                 " again with the settings that `dopsd summary --previous` prints",
                 code=Code.NO_RESULTS,
             )
+        _remove_foreign_checkpoints(key)
         sections = [entry["params"].get(str(PARAMS), {}) for entry in saved.values()]
         changes = [f"{name}={json.dumps(s[name])}" for s in sections for name in s]
         changed = params_file.params(None, PRESET, HARDWARE, changes, PARAMS)
@@ -109,6 +111,15 @@ def _entries(key: RunKey) -> Entries:
         return {}
     report = {name: stages[name] for name in [f"report@{key.stage}"] if name in stages}
     return entries | (report if _fit(report, entries) else {})
+
+
+def _remove_foreign_checkpoints(key: RunKey) -> None:
+    """Remove the checkpoints of other results, which DVC leaves where they are."""
+    from dopsd.models.adapter_files import run_checkpoints
+
+    folder = key.folder / "train"
+    for path in {*folder.glob("step-*")}.difference(run_checkpoints(folder)):
+        shutil.rmtree(path)
 
 
 def _fit(users: Entries, makers: Entries) -> bool:

@@ -29,7 +29,9 @@ from dopsd.core.progress import log
 from dopsd.distributed.nodes import gpus
 from dopsd.pipeline.disk_model import missing_runs, require_room
 from dopsd.pipeline.dvc import command
+from dopsd.pipeline.dvc.previous import keep
 from dopsd.pipeline.dvc.writer_lock import WriterLock
+from dopsd.pipeline.results.summary import summary
 
 LOGS = WORK / "launch"
 SHARED = ("prepare", "pretrain", "adapt", "evaluate_base")  # stages that runs of a task share
@@ -128,6 +130,8 @@ class SideBySide:
         place = f"GPU {','.join(devices)}" if any(devices) else "the CPU"
         run = Running(key, devices, [*stages_of(self.params, key)], LOGS / f"{key.stage}.log")
         log(f"launch: {key}: begins on {place}; its log is {run.log}")
+        if replaced := keep(key):
+            log(f"launch: {replaced}")
         self.running.append(run)
 
     def _end(self, run: Running) -> None:
@@ -194,4 +198,6 @@ def reproduce(count: int) -> int:
         names = ", ".join(map(str, side_by_side.failed))
         log(f"launch: {names}: failed; their logs are in {LOGS}, and the same command continues")
         return 1
-    return command.run(["repro"])
+    if not (status := command.run(["repro"])):
+        print(summary(params))
+    return status

@@ -23,9 +23,10 @@ def run(params: Params, task_name: str) -> None:
 
 
 def _record(params: Params, task: str) -> dict[str, str]:
-    """Return digests of what decides a task's problems, and of the training problems there."""
+    """Return digests of what decides a task's problems, and of the problems there."""
     used = params.data.tasks[task].model_dump(exclude={"model", "pretrain", "scoring"}, mode="json")
-    return {"settings": digest(used), "train": sha256(data_files(task, "train")[0])}
+    files = sorted((DATA / task).glob("*.jsonl"))
+    return {"settings": digest(used), "files": digest([sha256(path) for path in files])}
 
 
 def changed_since(params: Params, task: str) -> str | None:
@@ -39,7 +40,7 @@ def changed_since(params: Params, task: str) -> str | None:
     if not found or not data_files(task, "train")[0].is_file():
         return None
     now = _record(params, task)
-    if found.get("train") != now["train"] or found.get("settings") == now["settings"]:
+    if found.get("files") != now["files"] or found.get("settings") == now["settings"]:
         return None
     return (
         f"data.{task} changed since `dopsd prepare --task {task}`, and {path.parent} has the"

@@ -175,11 +175,11 @@ def test_a_matrix_has_sums_and_no_run_without_solutions(capsys):
     said = capsys.readouterr().out
     each = re.search(r"1 x h100-80gb: about ([0-9.]+) hours", said)[1]
     total = re.search(
-        r"2 runs on 1 x h100-80gb, .*: about ([0-9.]+) hours; 8 at a time: about (.*) h", said
+        r"2 runs on 1 x h100-80gb, .*: about ([0-9.]+) hours; 2 at a time: about (.*) h", said
     )
     assert float(total[1]) == pytest.approx(2 * float(each), abs=0.11) and total[2] == each
     assert "sft on one" not in said and "note: countdown/sft: no run, since sft needs" in said
-    assert "`dopsd launch --at-once 8 repro`" in said
+    assert "`dopsd launch --at-once 2 repro`" in said
 
 
 def test_more_micro_batch_states_need_more_memory_and_nf4_less():
