@@ -43,6 +43,7 @@ def test_repro_runs_what_changed_and_old_data_comes_back(tmp_path: Path):
     assert "train.learning_rate: 0.002 -> " in w.run(*command, "summary", "--previous")
     w.run(*command, "restore", "sudoku/d_opsd/0")
     assert sha256(tmp_path / ADAPTER) == adapter and w.repro() == set()
+    assert not list(tmp_path.glob("runs/sudoku/d_opsd/0/train/step-*"))  # of the other run
     w.run(*command, "restore", "sudoku/d_opsd/0")  # and forth
     assert sha256(tmp_path / ADAPTER) != adapter and w.repro() == set()
     w.write()

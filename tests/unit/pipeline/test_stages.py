@@ -230,7 +230,7 @@ def test_problems_of_other_settings_are_said_and_those_that_came_from_elsewhere_
     assert note in capsys.readouterr().out
     assert main(["evaluate_base"]) == 0
     assert f"warning: {note}" in capsys.readouterr().err
-    problems = Path("data/sudoku/train.jsonl")
+    problems = Path("data/sudoku/validation.jsonl")
     problems.write_text(problems.read_text().splitlines(keepends=True)[0])  # as DVC fetched others
     assert changed_since(load_params(), "sudoku") is None
 
