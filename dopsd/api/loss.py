@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def training_states(
-    policy: LlmPolicy, rollouts: Sequence[Rollout], run: RunSettings, update: int = 0
+    policy: LlmPolicy, rollouts: Sequence[Rollout], run: RunSettings, collect: int = 0
 ) -> States:
     """Return the denoising states of rollouts as d-OPSD trains on them, in one batch.
 
@@ -31,7 +31,7 @@ def training_states(
         rollouts: the rollouts to learn from; choosing them by score is the caller's part.
         run: `run.algorithm` is section `method.d_opsd`, `run.sampling` has blocks and steps,
             `run.key.seed` and `update` key the tokens that are revealed.
-        update: number of the collect, part of the random key.
+        collect: number of the collect, part of the random key.
 
     Returns:
         B states: `student_ids` and `teacher_ids` [B, P+G], `candidates` [B, G], the masked
@@ -50,12 +50,12 @@ def training_states(
         >>> states.student_ids.shape == states.teacher_ids.shape
         True
     """
-    states = _states(_algorithm(policy, run), rollouts, run, update, "training_states")
+    states = _states(_algorithm(policy, run), rollouts, run, collect, "training_states")
     return states.to(policy.device)
 
 
 def d_opsd_loss(
-    policy: LlmPolicy, rollouts: Sequence[Rollout], run: RunSettings, update: int = 0
+    policy: LlmPolicy, rollouts: Sequence[Rollout], run: RunSettings, collect: int = 0
 ) -> LossOutput:
     """Return the d-OPSD loss of rollouts, with gradients to the adapter.
 
@@ -65,7 +65,7 @@ def d_opsd_loss(
     Args:
         policy: the model in training, loaded with an adapter.
         run: settings, as in `training_states`; `method.d_opsd` names divergence and reduction.
-        update: number of the collect, part of the random key.
+        collect: number of the collect, part of the random key.
 
     Returns:
         `total` [], in nats, summed over rollouts: divide by their number. `metrics` are sums and
@@ -88,7 +88,7 @@ def d_opsd_loss(
             code=Code.NO_TRAINABLE,
         )
     algorithm = _algorithm(policy, run)
-    states = _states(algorithm, rollouts, run, update, "d_opsd_loss")
+    states = _states(algorithm, rollouts, run, collect, "d_opsd_loss")
     return algorithm.loss(policy, states.to(policy.device))
 
 
@@ -122,7 +122,7 @@ def _states(
     algorithm: DOpsd,
     rollouts: Sequence[Rollout],
     run: RunSettings,
-    update: int,
+    collect: int,
     function: str,
 ) -> States:
     if isinstance(rollouts, Rollout) or not rollouts:
@@ -136,7 +136,7 @@ def _states(
             " give the settings that it was sampled with",
             code=Code.ARGUMENT,
         )
-    key = run.key.seed, update
+    key = run.key.seed, collect
     batches = states_by_update(rollouts, algorithm.config, algorithm.blocks, key)
     if not batches or batches[0] is None:
         raise DopsdError(

@@ -56,12 +56,12 @@ class RolloutCollector:
     top_k: int = 0
 
     def sample(
-        self, policy: Policy, problems: Sequence[Problem], update: int, stops: bool
+        self, policy: Policy, problems: Sequence[Problem], collect: int, stops: bool
     ) -> list[RolloutGroup]:
         """Return all attempts at every problem, with their scores.
 
         Args:
-            update: number of the collect, part of every random key.
+            collect: number of the collect, part of every random key.
             stops: stop attempts at a problem after the first correct one.
 
         Returns:
@@ -69,7 +69,7 @@ class RolloutCollector:
         """
         c = self.config
         temperatures = c.first_temperature, c.retry_temperature
-        key = self.seed, update
+        key = self.seed, collect
         kept = replace(decoding(self.sampling), top_k=self.top_k)
         plan = SamplingPlan(c.attempts, *temperatures, stops, kept, key)
         prompt_set = PromptSet(self.task, problems, "train", self.prompt_style)
@@ -94,7 +94,7 @@ class RolloutCollector:
         return policy.text.decode(rollout.completion_ids, after_eos, special)
 
     def collect(
-        self, policy: Policy, problems: Sequence[Problem], update: int
+        self, policy: Policy, problems: Sequence[Problem], collect: int
     ) -> list[SelectedRollout]:
         """Sample every problem up to pass@k, and select the rollout of each to learn from.
 
@@ -103,11 +103,11 @@ class RolloutCollector:
         (arXiv 2606.18195, section 3; docs/algorithms/d_opsd.md).
 
         Args:
-            update: number of the collect, part of every random key.
+            collect: number of the collect, part of every random key.
         """
         return [
             self.scored(group)
-            for group in self.sample(policy, problems, update, not self.task.graded)
+            for group in self.sample(policy, problems, collect, not self.task.graded)
         ]
 
     def scored(self, group: RolloutGroup) -> SelectedRollout:

@@ -122,13 +122,13 @@ class Algorithm(Protocol):
 
     normalize_by_all_prompts: bool
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+    def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
         """Return the batches to learn from, on the device of the policy.
 
         Args:
             policy: the model in training, in eval mode and without gradients.
             problems: this rank's share of the collect's `prompts_per_collect` problems.
-            update: number of this collect in the run, from 0; part of every random key.
+            collect: number of this collect in the run, from 0; part of every random key.
         """
         ...
 

@@ -76,10 +76,10 @@ class RewardedGroups:
         self.baseline, self.epsilon = baseline, epsilon
 
     def sample(
-        self, policy: Policy, problems: list[Problem], update: int
+        self, policy: Policy, problems: list[Problem], collect: int
     ) -> tuple[list[list[Rewarded]], RolloutStats]:
         """Return the rewarded rollouts of each problem, and what they cost."""
-        groups = self.collector.sample(policy, problems, update, stops=False)
+        groups = self.collector.sample(policy, problems, collect, stops=False)
         stats = self.collector.summary(policy, [self.collector.scored(group) for group in groups])
         rewarded = []
         for group in groups:

@@ -45,7 +45,7 @@ class D3llm:
         self.solutions = Solutions(context.task, "d3llm", context.sampling.gen_length)
         self.size = len(context.task.load("train"))
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+    def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
         """Return one update: a masked block of each problem's solution.
 
         In the first epoch every recording counts as rollouts, and time that other runs spent on
@@ -55,7 +55,7 @@ class D3llm:
         known_before = {problem.id for problem in problems} & set(self.recorder.known)
         recorded = self.recorder.record(problems)
         # from the second epoch on, the recordings are those of this run
-        is_first = update * self.context.prompts_per_collect < self.size
+        is_first = collect * self.context.prompts_per_collect < self.size
         # counted in full, even if another run made the recording
         new_rollouts = sum(item.tries for item in recorded) if is_first else 0
         borrowed = [r for r in recorded if is_first and r.problem_id in known_before]
@@ -63,9 +63,9 @@ class D3llm:
         length = self.context.sampling.gen_length
         targets = torch.stack(self.solutions.of(policy, problems))  # [B, G]
         steps = torch.tensor([item.revealed_at for item in recorded])  # [B, G]
-        keys = torch.tensor([key_from("d3llm", self.seed, update, p.id) for p in problems])
+        keys = torch.tensor([key_from("d3llm", self.seed, collect, p.id) for p in problems])
         in_block, loss_mask, after_block = self.masks(
-            steps, through_first(targets, policy.eos_id).sum(1), keys, update
+            steps, through_first(targets, policy.eos_id).sum(1), keys, collect
         )
         sums = MetricSums()
         sums.add("recorded_correct", sum(item.correct for item in recorded), len(recorded))
@@ -87,7 +87,7 @@ class D3llm:
         return Collected([[batch.to(policy.device)]], RolloutStats(counters, sums))
 
     def masks(
-        self, steps: Tensor, length: Tensor, keys: Tensor, update: int
+        self, steps: Tensor, length: Tensor, keys: Tensor, collect: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Draw a block of each solution, and mask the part of it that was written last.
 
@@ -105,7 +105,7 @@ class D3llm:
             G].
         """
         c, positions = self.config, torch.arange(steps.shape[1])
-        progress = min(1.0, update / max(1, self.context.updates - 1))
+        progress = min(1.0, collect / max(1, self.context.updates - 1))
         size = round(c.first_block + (c.last_block - c.first_block) * progress)
         draw = uniform(fold_in(keys[:, None], torch.arange(2)))  # [B, 2]
         # [B], of a block that has text

@@ -60,27 +60,27 @@ class DOpsd:
         self.normalize_by_all_prompts = config.denominator == "prompts"
         self.divergence = Divergence.of(config)
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+    def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
         """Sample and keep rollouts, and cut the states of their trajectories into updates.
 
         Without `skip_empty`, a collect that keeps nothing makes as many updates as any other, on
         momentum and weight decay alone, as published.
         """
-        scored = self.collector.collect(policy, problems, update)
+        scored = self.collector.collect(policy, problems, collect)
         selected = [item for item in scored if item.is_kept]
         rollouts, views = [item.best for item in selected], self.teacher_views(policy, selected)
-        updates = self.updates(policy, rollouts, views, update)
+        updates = self.updates(policy, rollouts, views, collect)
         return Collected(updates, self.collector.summary(policy, scored))
 
     def updates(
-        self, policy: Policy, rollouts: list[Rollout], views: Sequence[TeacherView], update: int
+        self, policy: Policy, rollouts: list[Rollout], views: Sequence[TeacherView], collect: int
     ) -> list[list[Batch]]:
         """Return the batches of each update on these rollouts.
 
         Args:
             views: what the teacher of each is given.
         """
-        states = self._shared_states(policy, rollouts, views, (self.collector.seed, update))
+        states = self._shared_states(policy, rollouts, views, (self.collector.seed, collect))
         updates: list[list[Batch]] = [[part] if part else [] for part in states]
         if not updates and not self.config.skip_empty:
             updates = [[] for _ in range(self.config.updates_per_trajectory)]

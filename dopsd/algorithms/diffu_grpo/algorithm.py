@@ -40,19 +40,19 @@ class DiffuGrpo:
         self.config, self.collector = config, collector
         self.groups = RewardedGroups(config, collector)
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+    def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
         """Sample and reward groups, and return one update per inner iteration.
 
         Every update has its own masks of the prompt, and log-probabilities under the current and
         the initial policy.
         """
-        groups, stats = self.groups.sample(policy, problems, update)
+        groups, stats = self.groups.sample(policy, problems, collect)
         rewarded = [item for group in groups for item in group]
         iterations = range(self.config.iterations if rewarded else 0)
-        return Collected([[self._group(policy, rewarded, update, n)] for n in iterations], stats)
+        return Collected([[self._group(policy, rewarded, collect, n)] for n in iterations], stats)
 
     def _group(
-        self, policy: Policy, rewarded: Sequence[Rewarded], update: int, iteration: int
+        self, policy: Policy, rewarded: Sequence[Rewarded], collect: int, iteration: int
     ) -> GroupBatch:
         """Mask completions fully, and prompt tokens with probability `prompt_mask`.
 
@@ -60,7 +60,7 @@ class DiffuGrpo:
         """
         rollouts = [item.rollout for item in rewarded]
         texts, seed = Completions.of(policy, rollouts), self.collector.seed
-        keys = rollout_keys(rollouts, "diffu_grpo", seed, update, iteration)
+        keys = rollout_keys(rollouts, "diffu_grpo", seed, collect, iteration)
         prompts = texts.masked_prompts(keys, self.config.prompt_mask, policy.mask_id)
         targets, completion_mask = texts.targets, texts.completion_mask
         ids = torch.cat([prompts, torch.full_like(targets, policy.mask_id)], 1)

@@ -46,24 +46,24 @@ class Espo:
         self.config, self.collector, self.max_sequences = config, collector, max_sequences
         self.groups = RewardedGroups(config, collector, "loo")
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+    def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
         """Sample and reward groups, and return one update per inner iteration.
 
         Every update has its own masks, and log-probabilities under the current and the initial
         policy.
         """
-        groups, stats = self.groups.sample(policy, problems, update)
+        groups, stats = self.groups.sample(policy, problems, collect)
         rewarded = [item for group in groups for item in group]
         iterations = range(self.config.iterations if rewarded else 0)
-        return Collected([[self._group(policy, rewarded, update, n)] for n in iterations], stats)
+        return Collected([[self._group(policy, rewarded, collect, n)] for n in iterations], stats)
 
     def _group(
-        self, policy: Policy, rewarded: Sequence[Rewarded], update: int, iteration: int
+        self, policy: Policy, rewarded: Sequence[Rewarded], collect: int, iteration: int
     ) -> CoupledViews:
         """Return the completions under the masks of an iteration."""
         rollouts = [item.rollout for item in rewarded]
         texts = Completions.of(policy, rollouts)
-        batch = self._masked(policy, texts, self._draw(rollouts, update, iteration))
+        batch = self._masked(policy, texts, self._draw(rollouts, collect, iteration))
         advantage = torch.tensor([item.advantage for item in rewarded])
         batch = batch.with_tensors(advantage=advantage).to(policy.device)
         old_logps = self._logps(policy, batch)
@@ -71,9 +71,9 @@ class Espo:
             ref_logps = self._logps(policy, batch)
         return batch.with_tensors(old_logps=old_logps, ref_logps=ref_logps)
 
-    def _draw(self, rollouts: Sequence[Rollout], update: int, iteration: int) -> Draw:
+    def _draw(self, rollouts: Sequence[Rollout], collect: int, iteration: int) -> Draw:
         """Return random keys that depend neither on the rank nor on the batch."""
-        parts = "espo", self.collector.seed, update, iteration
+        parts = "espo", self.collector.seed, collect, iteration
         return Draw(
             torch.tensor([key_from(*parts, r.problem_id) for r in rollouts]),
             torch.tensor([key_from(*parts, r.problem_id, r.attempt) for r in rollouts]),

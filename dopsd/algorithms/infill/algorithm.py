@@ -45,12 +45,12 @@ class Infill(DOpsd):
         super().__init__(config, *build_components(config, context))
         self.rewards = TraceRl("infill", config.rewards, context)
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+    def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
         """Return updates from the teacher; with `least_shift` they can be those of rewards.
 
         The teacher's rollouts are then the first ones of the groups, and count once.
         """
-        taught = self._taught(policy, problems, update)
+        taught = self._taught(policy, problems, collect)
         if not self.config.least_shift:
             return taught
         probed = [
@@ -59,18 +59,18 @@ class Infill(DOpsd):
         ]
         shift = answer_shift(policy, probed, self.collector.sampling.batch_size)
         is_taught = shift.mean >= self.config.least_shift
-        collected = taught if is_taught else self.rewards.collect(policy, problems, update)
+        collected = taught if is_taught else self.rewards.collect(policy, problems, collect)
         collected.stats.metrics.add("answer_shift", shift.mean)
         collected.stats.metrics.add("taught_collects", is_taught)
         return collected
 
-    def _taught(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+    def _taught(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
         """Sample rollouts, put answers into their spans, and cut their states into updates.
 
         Rollouts without a usable span are dropped.
         """
         stops = not self.collector.task.graded
-        groups = self.collector.sample(policy, problems, update, stops)
+        groups = self.collector.sample(policy, problems, collect, stops)
         scored = [self.collector.scored(group) for group in groups]
         rollouts = [self._rollout(*pair) for pair in zip(groups, scored, strict=True)]
         known = [
@@ -84,7 +84,7 @@ class Infill(DOpsd):
         ]
         found = [item for item in lessons if item]
         views = [view(item, self.config) for item in found]
-        updates = self.updates(policy, [item.rollout for item in found], views, update)
+        updates = self.updates(policy, [item.rollout for item in found], views, collect)
         items = [
             replace(s, is_kept=item is not None) for s, item in zip(scored, lessons, strict=True)
         ]

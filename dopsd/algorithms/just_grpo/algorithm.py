@@ -47,9 +47,9 @@ class JustGrpo:
         self.config, self.collector, self.at_once = config, collector, at_once
         self.groups = RewardedGroups(config, collector, "z", config.epsilon)
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+    def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
         """Sample and reward groups, and return the rollouts with an advantage as one update."""
-        groups, stats = self.groups.sample(policy, problems, update)
+        groups, stats = self.groups.sample(policy, problems, collect)
         rewarded = [item for group in groups for item in group if item.advantage]
         counters = stats.counters | {"trajectories": len(rewarded)}
         batches = [self._batch(policy, rewarded)] if rewarded else []

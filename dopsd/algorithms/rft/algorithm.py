@@ -34,23 +34,23 @@ class Rft:
         self.config, self.collector = config, collector
         self.normalize_by_all_prompts = config.denominator == "prompts"
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+    def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
         """Sample and keep rollouts, and return updates with new masks each."""
-        scored = self.collector.collect(policy, problems, update)
+        scored = self.collector.collect(policy, problems, collect)
         stats = self.collector.summary(policy, scored)
         rollouts = [item.best for item in scored if item.is_kept]
         if not rollouts:
             return Collected([] if self.config.skip_empty else [[]], stats)
         updates = range(self.config.updates_per_collect)
-        return Collected([[self._masked(policy, rollouts, update, n)] for n in updates], stats)
+        return Collected([[self._masked(policy, rollouts, collect, n)] for n in updates], stats)
 
     def _masked(
-        self, policy: Policy, rollouts: list[Rollout], update: int, number: int
+        self, policy: Policy, rollouts: list[Rollout], collect: int, number: int
     ) -> MaskedTexts:
         """Mask each kept rollout `draws_per_rollout` times."""
         draws, seed = self.config.draws_per_rollout, self.collector.seed
         keys = (
-            (r, key_from("rft", seed, update, number, r.problem_id, n))
+            (r, key_from("rft", seed, collect, number, r.problem_id, n))
             for r in rollouts
             for n in range(draws)
         )

@@ -98,17 +98,17 @@ class Sft:
             return prompt[:1], torch.cat([prompt[1:], response])
         return prompt, response
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+    def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
         """Return one update: a masked solution or trace for each problem."""
-        pairs = self._traced(problems, update) if self.traces else self._taught(policy, problems)
-        keys = [key_from("sft", self.seed, update, problem.id) for problem in problems]
+        pairs = self._traced(problems, collect) if self.traces else self._taught(policy, problems)
+        keys = [key_from("sft", self.seed, collect, problem.id) for problem in problems]
         texts = [Text(p, c, key) for (p, c), key in zip(pairs, keys, strict=True)]
         batches = [masked(policy, some) for some in self._buckets(texts)]
         counters = {"trajectories": len(pairs), "rollouts": 0, "sampled_tokens": 0}
         stats = RolloutStats(counters, MetricSums())
         is_last = self.context.made.updates == self.context.updates - 1
-        if self.held_out and (is_last or update % (self.config.held_out_every or 1) == 0):
-            stats.metrics.merge(self.held_out.measure(policy, update))
+        if self.held_out and (is_last or collect % (self.config.held_out_every or 1) == 0):
+            stats.metrics.merge(self.held_out.measure(policy, collect))
         return Collected([batches], stats)
 
     def _buckets(self, texts: list[Text]) -> list[list[Text]]:
@@ -119,14 +119,14 @@ class Sft:
         by_length = sorted(texts, key=lambda text: len(text.completion))
         return [by_length[start : start + size] for start in range(0, len(texts), size)]
 
-    def _traced(self, problems: Sequence[Problem], update: int) -> list[Pair]:
+    def _traced(self, problems: Sequence[Problem], collect: int) -> list[Pair]:
         """Return a trace for each problem.
 
         Problems come in a new order each epoch, and traces follow the problems, so the order of
         traces changes as well.
         """
         size = len(self.index)
-        epoch = update * self.context.prompts_per_collect // size
+        epoch = collect * self.context.prompts_per_collect // size
         return [
             self.traces[(self.index[problem.id] + epoch * size) % len(self.traces)]
             for problem in problems

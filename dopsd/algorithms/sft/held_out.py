@@ -46,15 +46,15 @@ class HeldOut:
         self.texts = [Text(p, c, key) for (p, c), key in zip(pairs, keys, strict=True)]
 
     @torch.no_grad()
-    def measure(self, policy: Policy, update: int) -> MetricSums:
+    def measure(self, policy: Policy, collect: int) -> MetricSums:
         """Return the loss at each share of masks, over this rank's texts; log one answer.
 
         Args:
-            update: number of the collect, for the log.
+            collect: number of the collect, for the log.
         """
         group, size, found = policy.process_group, self.context.sequences_at_once, MetricSums()
         mine = self.texts[group.rank :: group.size]
-        log(f"sft: update {update}: looking at texts that are not learnt: {len(self.texts)}")
+        log(f"sft: update {collect}: looking at texts that are not learnt: {len(self.texts)}")
         for name, ratio in RATIOS.items():
             total = 0.0
             for start in range(0, len(mine), size):

@@ -64,15 +64,15 @@ class Spg:
         self.config, self.collector, self.most = config, collector, max_sequences
         self.groups = RewardedGroups(config, collector)
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+    def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
         """Sample and reward groups, and return one update per inner iteration.
 
         Completions without an advantage are left out; with `negative: none` the worse ones too.
         """
-        groups, stats = self.groups.sample(policy, problems, update)
+        groups, stats = self.groups.sample(policy, problems, collect)
         taught = [item for group in groups for item in group if self._teaches(item)]
         iterations = range(self.config.iterations if taught else 0)
-        updates = [[self._batch(policy, taught, update, n)] for n in iterations]
+        updates = [[self._batch(policy, taught, collect, n)] for n in iterations]
         counters = stats.counters | {"trajectories": len(taught)}
         return Collected(updates, RolloutStats(counters, stats.metrics))
 
@@ -80,12 +80,12 @@ class Spg:
         return item.advantage > 0 or (item.advantage < 0 and self.config.negative != "none")
 
     def _batch(
-        self, policy: Policy, taught: Sequence[Rewarded], update: int, iteration: int
+        self, policy: Policy, taught: Sequence[Rewarded], collect: int, iteration: int
     ) -> BoundedCompletions:
         """Draw the masks of an update, and mask prompt tokens with probability `prompt_mask`."""
         rollouts = [item.rollout for item in taught]
         texts, seed = Completions.of(policy, rollouts), self.collector.seed
-        keys = rollout_keys(rollouts, "spg", seed, update, iteration)
+        keys = rollout_keys(rollouts, "spg", seed, collect, iteration)
         of_draws = fold_in(fold_in(keys, -1)[:, None], torch.arange(self.config.draws))  # [B, N]
         hidden = self._hidden(keys, of_draws, texts.completion_mask)
         prompts = texts.masked_prompts(of_draws, self.config.prompt_mask, policy.mask_id)

@@ -70,9 +70,9 @@ class Temporal:
         self.groups = RewardedGroups(config, self.collector)
         self.divergence = Divergence(config.divergence, config.jsd_beta, 0, config.clip, True)
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+    def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
         """Sample and weigh rollouts, and return updates with newly drawn states each."""
-        groups, stats = self.groups.sample(policy, problems, update)
+        groups, stats = self.groups.sample(policy, problems, collect)
         rollouts = [(item, self.scale(policy, item)) for group in groups for item in group]
         weighed = [(item, scale) for item, scale in rollouts if scale]
         stats = RolloutStats(stats.counters | {"trajectories": len(weighed)}, stats.metrics)
@@ -84,7 +84,7 @@ class Temporal:
             text = {"prompt": texts.prompts[row], "mask": texts.mask[row]}
             counted = texts.completion_mask[row] & self._whole(policy, item)
             text |= {"counted": counted, "scale": torch.tensor(scale)}
-            for part, rows in zip(updates, self._rows(policy, item, text, update), strict=True):
+            for part, rows in zip(updates, self._rows(policy, item, text, collect), strict=True):
                 part += rows
         batches = [
             Taught(**{name: torch.stack([row[name] for row in part]) for name in part[0]})
@@ -115,12 +115,12 @@ class Temporal:
         return scale * (1 - max(0.0, over))
 
     def _rows(
-        self, policy: Policy, item: Rewarded, text: dict[str, Tensor], update: int
+        self, policy: Policy, item: Rewarded, text: dict[str, Tensor], collect: int
     ) -> list[list[dict[str, Tensor]]]:
         """Return the rows of a rollout in the batch of each update, by field of Taught."""
         c, ids = self.config, item.rollout.completion_ids
         steps = group_steps(item.rollout, text["counted"], 1)
-        drawn = [self._drawn(steps, item, update, n) for n in range(c.iterations)]
+        drawn = [self._drawn(steps, item, collect, n) for n in range(c.iterations)]
         trained = {
             i: steps.masked[i] & text["counted"] if c.positions == "masked" else steps.committed[i]
             for states in drawn
@@ -142,13 +142,13 @@ class Temporal:
 
         return [[row(i, len(states)) for i in states] for states in drawn]
 
-    def _drawn(self, steps: Steps, item: Rewarded, update: int, number: int) -> list[int]:
+    def _drawn(self, steps: Steps, item: Rewarded, collect: int, number: int) -> list[int]:
         """Return the states of a rollout that an update trains on, drawn uniformly."""
         count = len(steps.first)
         if not self.config.states or self.config.states >= count:
             return list(range(count))
         rollout, seed = item.rollout, self.collector.seed
-        key = key_from("temporal", seed, update, number, rollout.problem_id, rollout.attempt)
+        key = key_from("temporal", seed, collect, number, rollout.problem_id, rollout.attempt)
         draw = uniform(fold_in(torch.tensor(key), torch.arange(count)))
         return sorted(draw.argsort()[: self.config.states].tolist())
 

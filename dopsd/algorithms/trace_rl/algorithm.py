@@ -36,13 +36,13 @@ class Collect:
     Attributes:
         rewarded: the rollouts, group by group.
         problems: this rank's problems.
-        update: number of the collect.
+        number: that of the collect.
         metrics: metrics of the collect, to add to.
     """
 
     rewarded: Sequence[Rewarded]
     problems: Sequence[Problem]
-    update: int
+    number: int
     metrics: MetricSums
 
 
@@ -69,17 +69,17 @@ class TraceRl:
         self.collector = group_collector(config, replace(context, sampling=sampling))
         self.groups = RewardedGroups(config, self.collector, config.baseline)
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+    def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
         """Sample and reward groups, and return the states of those that have advantages."""
-        groups, stats = self.groups.sample(policy, problems, update)
+        groups, stats = self.groups.sample(policy, problems, collect)
         kept = [group for group in groups if self._is_kept(group)]
         stats.metrics.add("kept_groups", len(kept), len(groups))
         rewarded = [item for group in kept for item in group]
         stats = RolloutStats(stats.counters | {"trajectories": len(rewarded)}, stats.metrics)
         if not rewarded:
             return Collected([], stats)
-        plan = self._plan(policy, rewarded, update)
-        plan = self.prepared(policy, plan, Collect(rewarded, problems, update, stats.metrics))
+        plan = self._plan(policy, rewarded, collect)
+        plan = self.prepared(policy, plan, Collect(rewarded, problems, collect, stats.metrics))
         return Collected(self._updates(policy, plan, rewarded), stats)
 
     def prepared(self, policy: Policy, plan: Plan, collect: Collect) -> Plan:
@@ -118,7 +118,7 @@ class TraceRl:
         attempts = torch.tensor([item.rollout.attempt for item in rewarded])[plan.rollout]
         return (plan.turn + stride * attempts) % count
 
-    def _plan(self, policy: Policy, rewarded: Sequence[Rewarded], update: int) -> Plan:
+    def _plan(self, policy: Policy, rewarded: Sequence[Rewarded], collect: int) -> Plan:
         """Return the states to train on, with log-probabilities under the policy that sampled."""
         c = self.config
         plan = plan_states(policy, rewarded, c.shrink, c.confident is not None)
@@ -131,7 +131,7 @@ class TraceRl:
         if not c.states:
             return plan
         rollouts = [item.rollout for item in rewarded]
-        key = self.method, self.collector.seed, update
+        key = self.method, self.collector.seed, collect
         keys = torch.tensor([key_from(*key, r.problem_id, r.attempt) for r in rollouts])
         return most_surprising(plan, keys, c.states, c.surprise_temperature)
 

@@ -51,21 +51,21 @@ class Vrpo:
     def __init__(self, config: VrpoConfig, collector: RolloutCollector, max_sequences: int) -> None:
         self.config, self.collector, self.most = config, collector, max_sequences
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+    def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
         """Return one update: a pair of rollouts for each problem that has one."""
         with policy.reference() if self.config.pairs == "initial" else nullcontext():
-            groups = self.collector.sample(policy, problems, update, stops=False)
+            groups = self.collector.sample(policy, problems, collect, stops=False)
         pairs = [pair for group in groups if (pair := paired(group, self.collector.task.graded))]
         stats = self.collector.summary(policy, [self.collector.scored(group) for group in groups])
         stats.metrics.add("paired", len(pairs), len(groups))
         if self.config.pairs == "initial":  # not a score of the policy in training
             stats.metrics["initial_first_attempt_score"] = stats.metrics.pop("first_attempt_score")
-        updates = [[self._pairs(policy, pairs, update)]] if pairs else []
+        updates = [[self._pairs(policy, pairs, collect)]] if pairs else []
         counters = stats.counters | {"trajectories": 2 * len(pairs)}
         return Collected(updates, RolloutStats(counters, stats.metrics))
 
     def _pairs(
-        self, policy: Policy, pairs: Sequence[tuple[Rollout, Rollout]], update: int
+        self, policy: Policy, pairs: Sequence[tuple[Rollout, Rollout]], collect: int
     ) -> PreferenceBatch:
         prompt, mask = left_pad([better.prompt_ids for better, _ in pairs], policy.eos_id)  # [B, P]
         targets = torch.stack(
@@ -74,7 +74,7 @@ class Vrpo:
         completion_mask = through_first(targets, policy.eos_id)
         length = completion_mask.sum(-1)  # [B, 2]
         seeds = [
-            [key_from("vrpo", self.collector.seed, update, r.problem_id, r.attempt) for r in pair]
+            [key_from("vrpo", self.collector.seed, collect, r.problem_id, r.attempt) for r in pair]
             for pair in pairs
         ]
         key = torch.tensor(seeds)[:, :, None]  # [B, 2, 1]

@@ -38,31 +38,35 @@ class Wd1:
         self.config, self.collector = config, collector
         self.groups = RewardedGroups(config, collector)
 
-    def collect(self, policy: Policy, problems: list[Problem], update: int) -> Collected:
+    def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
         """Sample and reward groups, and return one update per inner iteration.
 
         Completions of weight 0 are left out, such as those of a group with one reward.
         """
-        groups, stats = self.groups.sample(policy, problems, update)
+        groups, stats = self.groups.sample(policy, problems, collect)
         weighted = []
         for group in groups:
             weights = group_weights([item.advantage for item in group])
             pairs = zip(group, weights, strict=True)
             weighted += [(item.rollout, weight) for item, weight in pairs if weight]
         updates = [
-            [self._batch(policy, weighted, update, iteration)]
+            [self._batch(policy, weighted, collect, iteration)]
             for iteration in range(self.config.iterations if weighted else 0)
         ]
         counters = stats.counters | {"trajectories": len(weighted)}
         return Collected(updates, RolloutStats(counters, stats.metrics))
 
     def _batch(
-        self, policy: Policy, weighted: Sequence[tuple[Rollout, float]], update: int, iteration: int
+        self,
+        policy: Policy,
+        weighted: Sequence[tuple[Rollout, float]],
+        collect: int,
+        iteration: int,
     ) -> MaskedTexts:
         """Mask completions fully, and prompt tokens with probability `prompt_mask`."""
         rollouts = [rollout for rollout, _ in weighted]
         texts, seed = Completions.of(policy, rollouts), self.collector.seed
-        keys = rollout_keys(rollouts, "wd1", seed, update, iteration)
+        keys = rollout_keys(rollouts, "wd1", seed, collect, iteration)
         prompts = texts.masked_prompts(keys, self.config.prompt_mask, policy.mask_id)
         weight = torch.tensor([weight for _, weight in weighted])
         return MaskedTexts(

@@ -66,13 +66,13 @@ def test_a_block_is_masked_in_the_recorded_order_and_all_after_it(project):
     method = loop_of(train__updates=3, first_block=4, last_block=8).algorithm
     steps = torch.tensor([[3, 0, 1, 2, 7, 4, 5, 6]])
     for key in range(20):
-        inside, late, later = method.masks(steps, torch.tensor([8]), torch.tensor([key]), update=0)
+        inside, late, later = method.masks(steps, torch.tensor([8]), torch.tensor([key]), collect=0)
         start = 4 * int(inside[0, 4])
         assert inside[0].nonzero()[:, 0].tolist() == list(range(start, start + 4))
         assert later[0].tolist() == [place >= start + 4 for place in range(8)]
         count, by_age = int(late.sum()), [start + n for n in (0, 3, 2, 1)]  # written last: 0
         assert set(late[0].nonzero()[:, 0].tolist()) == set(by_age[:count]) and 1 <= count <= 3
-    inside, late, _ = method.masks(steps, torch.tensor([8]), torch.tensor([0]), update=2)
+    inside, late, _ = method.masks(steps, torch.tensor([8]), torch.tensor([0]), collect=2)
     assert inside.all() and int(late.sum()) == 6  # at the end: the whole of 8, 0.8 of it masked
 
 

@@ -32,7 +32,7 @@ class CreditedTraceRl(TraceRl):
     def prepared(self, policy: Policy, plan: Plan, collect: Collect) -> Plan:
         """Return the states with an advantage for each token."""
         c, batch = self.config, plan.batch
-        key = "credit", self.context.seed, collect.update
+        key = "credit", self.context.seed, collect.number
         future = verified_future(policy, self.context, plan, collect, key, c.reveal_ratio)
         is_shown = future.shown.any(1, keepdim=True) & batch.loss_mask & ~future.shown
         collect.metrics.add("credited", int(is_shown.sum()), int(batch.loss_mask.sum()))

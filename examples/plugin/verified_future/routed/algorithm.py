@@ -53,7 +53,7 @@ class Routed(TraceRl):
     def prepared(self, policy: Policy, plan: Plan, collect: Collect) -> Plan:
         """Return the states that learn something, with their teacher and weights."""
         c = self.config
-        key = "routed", self.context.seed, collect.update
+        key = "routed", self.context.seed, collect.number
         future = verified_future(policy, self.context, plan, collect, key, c.reveal_ratio)
         beta = strength(c, self.context.made.updates, self.context.updates)
         siblings = right_siblings(collect) if c.teach == "wrong" and beta else {}
