@@ -40,9 +40,9 @@ def slow_sealing(seconds: float) -> None:
     goes on.
     """
     from dopsd.training import checkpoint
-    from dopsd.training.run_folder import RunFolder
+    from dopsd.training.training_folder import TrainingFolder
 
-    save, seal = RunFolder.save, checkpoint.seal
+    save, seal = TrainingFolder.save, checkpoint.seal
 
     def slow(half, final):
         time.sleep(seconds)
@@ -53,7 +53,7 @@ def slow_sealing(seconds: float) -> None:
         is_sealed = any(self.scratch.glob("step-??????"))
         _write(f"left-{_rank()}", "sealed" if is_sealed else "early")
 
-    checkpoint.seal, RunFolder.save = slow, saved
+    checkpoint.seal, TrainingFolder.save = slow, saved
     command("train")
 
 

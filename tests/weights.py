@@ -106,8 +106,8 @@ def checkpoints(draw: Random, root: str) -> Call:
 
     from dopsd.core.fingerprint import sha256
     from dopsd.training import checkpoint
-    from dopsd.training.run_folder import RunFolder
     from dopsd.training.trainer_state import TrainerState
+    from dopsd.training.training_folder import TrainingFolder
 
     scratch, is_sealed = Path("work/train-0"), draw.random() < 0.6
     policy()
@@ -147,6 +147,6 @@ def checkpoints(draw: Random, root: str) -> Call:
 
     def call() -> None:
         checkpoint.checkpoints(scratch)
-        RunFolder(scratch, accelerator).resume(load_state, every=2)
+        TrainingFolder(scratch, accelerator).resume(load_state, every=2)
 
     return call

@@ -1,6 +1,6 @@
 """Checkpoints outside this disk (`checkpoints.remote`): copied while training goes on, and fetched.
 
-A copy is REMOTE/<run's folder>/step-<update>.<digest>/. Its digests.json is written last, so that
+A copy is REMOTE/<training folder>/step-<update>.<digest>/. Its digests.json is written last, so that
 one that was cut off is never taken for a whole one. The digest in the name keeps two machines that
 save the same update from mixing their files. As on disk, only the newest copies can be resumed.
 """
@@ -35,7 +35,7 @@ class RemoteFolder:
 
     Args:
         remote: a folder or any address that fsspec knows, such as s3://bucket/path.
-        run: name of the run's folder in work/.
+        run: name of the run's training folder in work/.
 
     Raises:
         DopsdError: if the address is unknown, or needs a package that is not installed.
@@ -234,7 +234,7 @@ def fetch(remote: str | None, scratch: Path) -> None:
 
     Args:
         remote: `checkpoints.remote`; None: there is none.
-        scratch: the run's folder in work/.
+        scratch: the run's training folder in work/.
 
     Raises:
         DopsdError: if the remote cannot be read.

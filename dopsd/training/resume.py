@@ -329,7 +329,7 @@ def write_stage_outputs(scratch: Path, out: Path, every: int, start: dict[str, s
     Timings and run ids are left out, so that equal runs give equal bytes.
 
     Args:
-        scratch: the run's folder in work/.
+        scratch: the run's training folder in work/.
         out: the folder for checkpoints; the log goes to `out`.csv and the counters to `out`.json.
         every: train.checkpoint_every.
         start: folder and digest of the checkpoint that the run started from; empty: none.

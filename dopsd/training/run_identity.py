@@ -1,6 +1,6 @@
 """What identifies a run: the settings, inputs and code that decide it, recorded in run.json.
 
-Settings and inputs name the run's folder in work/. The code is not part of the name.
+Settings and inputs name the run's training folder in work/. The code is not part of the name.
 """
 
 from functools import cache
@@ -98,7 +98,7 @@ def input_files(run: RunSettings) -> list[Path]:
 
 
 def scratch_folder(run: RunSettings) -> Path:
-    """Return the run's folder in work/.
+    """Return the run's training folder in work/.
 
     Its name is train-<fingerprint of settings and inputs>-<hash of ENDS>.
     """

@@ -19,12 +19,12 @@ from dopsd.distributed.accelerate_group import all_processes, by_first, is_lost,
 from dopsd.training.machine import device_and_threads, record_machine
 from dopsd.training.remote_checkpoints import RemoteCopies, fetch
 from dopsd.training.resume import is_finished, prepare_folder, write_stage_outputs
-from dopsd.training.run_folder import RunFolder
 from dopsd.training.run_identity import scratch_folder
 from dopsd.training.run_settings import RunSettings
 from dopsd.training.start import started_from
 from dopsd.training.trackers import mirrored, send
 from dopsd.training.trainer import Trainer
+from dopsd.training.training_folder import TrainingFolder
 
 
 def train(
@@ -51,7 +51,7 @@ def train(
     accelerator = all_processes(run.launch.timeout)
     scratch, start = scratch_folder(run), started_from(run)
     with ExitStack() as stack, explain_lost_rank(scratch):
-        folder = stack.enter_context(RunFolder(scratch, accelerator))
+        folder = stack.enter_context(TrainingFolder(scratch, accelerator))
         by_first(accelerator, lambda: fetch(remote, scratch))
         by_first(accelerator, lambda: prepare_folder(run, other_code))
         if not is_finished(scratch, run.train):
@@ -68,7 +68,7 @@ def train(
         write_stage_outputs(scratch, run.key.folder / "train", run.train.checkpoint_every, start)
 
 
-def run_updates(trainer: Trainer, folder: RunFolder) -> None:
+def run_updates(trainer: Trainer, folder: TrainingFolder) -> None:
     """Collect, learn, log and save until the run ends.
 
     Raises:
@@ -97,7 +97,7 @@ def run_updates(trainer: Trainer, folder: RunFolder) -> None:
 
 
 @contextmanager
-def saved_when_interrupted(trainer: Trainer, folder: RunFolder) -> Iterator[None]:
+def saved_when_interrupted(trainer: Trainer, folder: TrainingFolder) -> Iterator[None]:
     """Stop at signals while this context lasts, and save the last finished update then.
 
     Raises:

@@ -1,7 +1,7 @@
 """The trainer: a run's state, its collects and its updates, the same for every algorithm.
 
 The loop is in train.py, micro-batches are in grad_accumulation.py, clipping and the optimizer in
-optim.py, the ranks' shares of problems in prompt_sampler.py, checkpoints in run_folder.py.
+optim.py, the ranks' shares of problems in prompt_sampler.py, checkpoints in training_folder.py.
 """
 
 from __future__ import annotations

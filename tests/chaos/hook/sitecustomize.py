@@ -18,7 +18,7 @@ PHASES = {  # module: {class or function: {method: phase}}
     "dopsd.training.trainer": {
         "Trainer": {"collect": "collecting", "accumulate": "updating", "step": "updating"}
     },
-    "dopsd.training.run_folder": {"RunFolder": {"save": "saving"}},
+    "dopsd.training.training_folder": {"TrainingFolder": {"save": "saving"}},
     "dopsd.training.resume": {"write_stage_outputs": "publishing"},
     "dopsd.evaluation.evaluator": {"Evaluator": {"_evaluate": "evaluating"}},
     "dopsd.models.llm_policy": {"LlmPolicy": {"hidden": ""}},

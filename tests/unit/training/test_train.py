@@ -27,9 +27,9 @@ from dopsd.distributed.accelerate_group import all_processes
 from dopsd.models.adapter_files import ADAPTER, write_digests
 from dopsd.training import checkpoint
 from dopsd.training.config import TrainConfig
-from dopsd.training.run_folder import RunFolder
 from dopsd.training.run_identity import scratch_folder
 from dopsd.training.trainer import TOKENS, Trainer
+from dopsd.training.training_folder import TrainingFolder
 
 
 def scratch() -> Path:
@@ -112,7 +112,7 @@ def test_a_measured_number_of_tokens_is_kept(project):
     write_digests(step)
     accelerator = all_processes()
     trainer = Trainer(run, accelerator)
-    folder = RunFolder(scratch_folder(run), accelerator)
+    folder = TrainingFolder(scratch_folder(run), accelerator)
     folder.resume(trainer.load_state, trainer.settings.checkpoint_every)
     assert (trainer.micro_batches.size, trainer.micro_batches.tokens) == (64, 700)
 
@@ -196,7 +196,7 @@ def test_a_stop_on_the_way_back_to_a_damaged_checkpoint_loses_nothing(
 def test_a_checkpoint_that_was_damaged_while_training_went_on_is_not_left_out(
     project, monkeypatch, capsys
 ):
-    save = RunFolder.save
+    save = TrainingFolder.save
 
     def saved(self, state, save_weights):
         save(self, state, save_weights)
@@ -204,7 +204,7 @@ def test_a_checkpoint_that_was_damaged_while_training_went_on_is_not_left_out(
             (self.scratch / "step-000002" / ADAPTER).write_bytes(b"gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "save", saved)
+        patch.setattr(TrainingFolder, "save", saved)
         assert train() == 75
     assert (
         "step-000002 was damaged after saving; run the same command to repeat it"
@@ -219,12 +219,12 @@ def test_a_second_trainer_in_the_same_folder_waits_a_while_and_is_refused(
 ):
     from accelerate import Accelerator
 
-    from dopsd.training import run_folder
-    from dopsd.training.run_folder import RunFolder
+    from dopsd.training import training_folder
+    from dopsd.training.training_folder import TrainingFolder
 
     here = scratch()
-    monkeypatch.setattr(run_folder, "SAVING", 0.5)
-    with RunFolder(here, Accelerator(cpu=True)):
+    monkeypatch.setattr(training_folder, "SAVING", 0.5)
+    with TrainingFolder(here, Accelerator(cpu=True)):
         assert train() == 75
     assert "another process is training in" in capsys.readouterr().err
     assert train() == 0

@@ -32,7 +32,7 @@ UNREADABLE = (KeyError, ValueError, TypeError, IndexError, AttributeError, Runti
 SAVING = 60.0  # seconds to wait for a stopped trainer that is still saving
 
 
-class RunFolder:
+class TrainingFolder:
     """The log and the checkpoints of a `Trainer` in the folder `scratch`.
 
     Enter it as a context, which locks the folder for one trainer.
