@@ -70,7 +70,7 @@ class FakePolicy:
         prompt = torch.zeros(ids.shape[1] - self.length, self.length)
         return torch.cat([prompt, places]).expand(len(ids), -1, -1)
 
-    def masked_states(self, ids: Tensor, attention_mask: Tensor | None, clean: Tensor) -> Tensor:
+    def masked_hidden(self, ids: Tensor, attention_mask: Tensor | None, clean: Tensor) -> Tensor:
         return self.hidden(ids, attention_mask)[:, -clean.shape[1] :]
 
     def head(self, hidden: Tensor) -> Tensor:

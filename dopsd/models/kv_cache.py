@@ -14,13 +14,13 @@ class KVCache:
     Attributes:
         grows: whether a window sees only what is before its end, and may be new.
         layers: keys and values [B, heads, T, width] of each layer; None before the first forward.
-        states: [B, T, D] of the last whole forward, if the model's output is shifted.
+        hidden: [B, T, D] of the last whole forward, if the model's output is shifted.
     """
 
     def __init__(self, layers: int, grows: bool = False) -> None:
         self.grows = grows
         self.layers: list[tuple[Tensor, Tensor] | None] = [None] * layers
-        self.states: Tensor | None = None
+        self.hidden: Tensor | None = None
 
     def joined(
         self, layer: int, k: Tensor, v: Tensor, cache_positions: slice | None

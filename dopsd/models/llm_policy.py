@@ -98,11 +98,11 @@ class LlmPolicy(WeightContexts):
     ) -> Tensor:
         """Return hidden states [B, T, D] of ids [B, T], as `Forward.hidden` describes."""
         self.forwards.before_forward()
-        states = self.core.trunk(ids, attention_mask, kv_cache, cache_positions)
-        return self._unshifted(states, kv_cache, cache_positions) if self.output_shift else states
+        hidden = self.core.trunk(ids, attention_mask, kv_cache, cache_positions)
+        return self._unshifted(hidden, kv_cache, cache_positions) if self.output_shift else hidden
 
-    def masked_states(self, ids: Tensor, attention_mask: Tensor | None, clean: Tensor) -> Tensor:
-        """Return the states [B, G, D] of a masked completion, as `Forward.masked_states` says."""
+    def masked_hidden(self, ids: Tensor, attention_mask: Tensor | None, clean: Tensor) -> Tensor:
+        """Return hidden states [B, G, D] of a masked completion, as `Forward.masked_hidden` says."""
         length = clean.shape[1]
         if self.attention_pattern == "bidirectional":
             return self.hidden(ids, attention_mask)[:, -length:]
@@ -115,16 +115,16 @@ class LlmPolicy(WeightContexts):
         return self.core.trunk(doubled, attention_mask, copied=copied)[:, -length:]
 
     def _unshifted(
-        self, states: Tensor, kv_cache: KVCache | None, cache_positions: slice | None
+        self, hidden: Tensor, kv_cache: KVCache | None, cache_positions: slice | None
     ) -> Tensor:
         if kv_cache is None:
-            return aligned(states, None)
-        if cache_positions is None or kv_cache.states is None:
-            kv_cache.states = states
-            return aligned(states, None)
+            return aligned(hidden, None)
+        if cache_positions is None or kv_cache.hidden is None:
+            kv_cache.hidden = hidden
+            return aligned(hidden, None)
         first = cache_positions.start
-        kv_cache.states[:, cache_positions] = states
-        return aligned(states, kv_cache.states[:, first - 1 : first] if first else None)
+        kv_cache.hidden[:, cache_positions] = hidden
+        return aligned(hidden, kv_cache.hidden[:, first - 1 : first] if first else None)
 
     def new_kv_cache(self) -> KVCache:
         """Return an empty cache."""
@@ -176,18 +176,18 @@ class LlmPolicy(WeightContexts):
         recompute_dropout(self.core, False)  # blocks recompute it
 
 
-def aligned(states: Tensor, before: Tensor | None) -> Tensor:
+def aligned(hidden: Tensor, before: Tensor | None) -> Tensor:
     """Undo an output shift of one: entry i becomes the state that predicts token i.
 
     Args:
-        states: [B, T, D] from the trunk.
+        hidden: [B, T, D] from the trunk.
         before: [B, 1, D], the state of the position before the first; None: the first state is used
             for both.
 
     Returns:
         [B, T, D].
     """
-    return torch.cat([states[:, :1] if before is None else before, states[:, :-1]], 1)
+    return torch.cat([hidden[:, :1] if before is None else before, hidden[:, :-1]], 1)
 
 
 def load_policy(

@@ -87,7 +87,7 @@ class Forward(Protocol):
         """
         ...
 
-    def masked_states(self, ids: Tensor, attention_mask: Tensor | None, clean: Tensor) -> Tensor:
+    def masked_hidden(self, ids: Tensor, attention_mask: Tensor | None, clean: Tensor) -> Tensor:
         """Return the hidden states of masked completions, to predict what is masked.
 
         A block-causal model predicts each block given the earlier blocks without masks, all blocks

@@ -17,7 +17,7 @@ from dopsd.core.rng import fold_in
 from dopsd.core.tensors import pack, take, upload
 from dopsd.core.types import Rollout
 from dopsd.rollout.config import Decoding
-from dopsd.rollout.sampler import DenoisingState, GenerationRequest, GrowingStates, propose
+from dopsd.rollout.sampler import GenerationRequest, GrowingHidden, SampledBatch, propose
 
 if TYPE_CHECKING:
     from dopsd.models.policy import Forward
@@ -39,31 +39,31 @@ def denoise_approximately(
     Returns:
         The rollouts, in the order of the requests.
     """
-    state = _State(model, requests, decoding)
+    batch = _Batch(model, requests, decoding)
     is_plain = model.block_size is None or decoding.cache != "none"
-    growing = None if is_plain else GrowingStates(model, state.start)
-    active = torch.arange(len(requests), device=state.ids.device)
-    for block in state.blocks:
-        state.enter(active, block)
-        view = _View(state, block, active, growing)
+    growing = None if is_plain else GrowingHidden(model, batch.start)
+    active = torch.arange(len(requests), device=batch.ids.device)
+    for block in batch.blocks:
+        batch.enter(active, block)
+        view = _View(batch, block, active, growing)
         if decoding.threshold is not None:
-            state.step = block.start - state.start
+            batch.step = block.start - batch.start
         for k in decoding.num_transfer_tokens:
             rows, counts = view.rows()
             if not counts:
                 break
-            _commit(state, _Masks(rows, counts, block), view, k)
+            _commit(batch, _Masks(rows, counts, block), view, k)
             view.committed += k
-            state.step += 1
-        before, active = active, state.unfinished(active, block.stop)
+            batch.step += 1
+        before, active = active, batch.unfinished(active, block.stop)
         if growing is not None:
             growing.keep(before, active)
         if len(active) == 0:
             break
-    return state.rollouts()
+    return batch.rollouts()
 
 
-class _State(DenoisingState):
+class _Batch(SampledBatch):
     """A batch during denoising, and the positions that were committed below the threshold."""
 
     def __init__(
@@ -94,11 +94,11 @@ class _View:
     """Hidden states of a block, from the part of the sequence that a step recomputes."""
 
     def __init__(
-        self, state: _State, block: slice, active: Tensor, growing: GrowingStates | None
+        self, batch: _Batch, block: slice, active: Tensor, growing: GrowingHidden | None
     ) -> None:
-        self.state, self.block, self.active, self.cache = state, block, active, state.decoding.cache
+        self.batch, self.block, self.active, self.cache = batch, block, active, batch.decoding.cache
         self.growing = growing
-        self.kv_cache = None if self.cache == "none" else state.model.new_kv_cache()
+        self.kv_cache = None if self.cache == "none" else batch.model.new_kv_cache()
         self.cache_positions: slice | None = None
         self.committed = 0  # tokens of each row, at least
 
@@ -108,10 +108,10 @@ class _View:
         With a cache: all active rows, or none, because the kept keys have their rows. The numbers
         are known without a threshold; with one, the process waits for the GPU to count.
         """
-        decoding, active = self.state.decoding, self.active
-        if decoding.threshold is None and not self.state.is_shared:
+        decoding, active = self.batch.decoding, self.active
+        if decoding.threshold is None and not self.batch.is_shared:
             return active, [decoding.block_length - self.committed] * len(active)
-        masked = self.state.ids[active, self.block] == self.state.model.mask_id
+        masked = self.batch.ids[active, self.block] == self.batch.model.mask_id
         counts: list[int] = masked.sum(1).tolist()
         if self.kv_cache is not None or self.growing is not None:
             return active, counts if any(counts) else []
@@ -120,7 +120,7 @@ class _View:
 
     def hidden(self, rows: Tensor) -> Tensor:
         """Return the hidden states [B, L, D] of the block's L positions."""
-        model, ids, mask = self.state.model, self.state.ids[rows], self.state.attention_of(rows)
+        model, ids, mask = self.batch.model, self.batch.ids[rows], self.batch.attention_of(rows)
         if self.growing is not None:
             return self.growing.of(ids, mask, self.block)
         if self.kv_cache is None:
@@ -128,7 +128,7 @@ class _View:
         if self.cache_positions is not None:
             return model.hidden(
                 ids[:, self.cache_positions], mask, self.kv_cache, self.cache_positions
-            )[:, : self.state.decoding.block_length]
+            )[:, : self.batch.decoding.block_length]
         hidden = model.hidden(ids, mask, self.kv_cache)[:, self.block]
         self.cache_positions = (
             slice(self.block.start, ids.shape[1]) if self.cache == "prefix" else self.block
@@ -136,21 +136,21 @@ class _View:
         return hidden
 
 
-def _commit(state: _State, masks: _Masks, view: _View, k: int) -> None:
+def _commit(batch: _Batch, masks: _Masks, view: _View, k: int) -> None:
     """Commit masked positions of each row, as `_chosen` says.
 
     Args:
         k: positions to commit without a threshold.
     """
-    model, decoding, rows = state.model, state.decoding, masks.rows
+    model, decoding, rows = batch.model, batch.decoding, masks.rows
     hidden = view.hidden(rows)  # [B, L, D]
     width = max(*masks.counts, 1)
-    slots, valid = pack(state.ids[rows, masks.block] == model.mask_id, width)  # [B, C]
+    slots, valid = pack(batch.ids[rows, masks.block] == model.mask_id, width)  # [B, C]
     is_valid = torch.arange(width) < torch.tensor(masks.counts)[:, None]
     index = upload(is_valid.flatten().nonzero()[:, 0], slots.device)  # [N] of the B * C slots
     columns = slots + masks.block.start
-    keys = fold_in(state.keys[rows], state.step)[:, None]
-    keys = fold_in(keys, state.positions(rows, columns))  # [B, C]
+    keys = fold_in(batch.keys[rows], batch.step)[:, None]
+    keys = fold_in(keys, batch.positions(rows, columns))  # [B, C]
     found, found_confidence = propose(
         model, take(hidden, slots).flatten(0, 1)[index], keys.flatten()[index], decoding
     )
@@ -158,14 +158,14 @@ def _commit(state: _State, masks: _Masks, view: _View, k: int) -> None:
     confidence = torch.full((slots.numel(),), -torch.inf, device=slots.device)
     confidence = confidence.index_copy(0, index, found_confidence).view_as(slots)
     is_chosen = _chosen(confidence, k, decoding) & valid
-    state.commit(rows, columns, tokens, is_chosen)
+    batch.commit(rows, columns, tokens, is_chosen)
     if decoding.top_k:
         row, slot = is_chosen.nonzero(as_tuple=True)
-        places = columns[row, slot][:, None] - state.start
-        state.commits.keep(rows[row], places, hidden[row, slots[row, slot]][:, None], None)
+        places = columns[row, slot][:, None] - batch.start
+        batch.commits.keep(rows[row], places, hidden[row, slots[row, slot]][:, None], None)
     if decoding.threshold is not None:
-        places = rows[:, None], columns - state.start
-        state.is_fallback[places] |= is_chosen & (confidence < decoding.threshold)
+        places = rows[:, None], columns - batch.start
+        batch.is_fallback[places] |= is_chosen & (confidence < decoding.threshold)
 
 
 def _chosen(confidence: Tensor, k: int, decoding: Decoding) -> Tensor:

@@ -150,7 +150,7 @@ def certainty(logits: Tensor, tokens: Tensor, decoding: Decoding) -> Tensor:
 class StepInput:
     """The input of one step: the masked positions that it may commit."""
 
-    states: Tensor  # [B, m, D], hidden states
+    hidden: Tensor  # [B, m, D], hidden states
     slots: Tensor  # [B, m] positions in the row
     positions: Tensor  # [B, m] the same, from the start of the completion: they key the noise
     keys: Tensor  # [B]
@@ -166,7 +166,7 @@ def most_confident(
     """
     slots = step.slots
     noise_keys = fold_in(step.keys[:, None], step.positions)  # [B, m]
-    tokens, confidence = propose(model, step.states.flatten(0, 1), noise_keys.flatten(), decoding)
+    tokens, confidence = propose(model, step.hidden.flatten(0, 1), noise_keys.flatten(), decoding)
     confidence = confidence.view_as(slots)
     if step.valid is not None:
         confidence = confidence.masked_fill(~step.valid, -torch.inf)
@@ -188,40 +188,40 @@ def denoise(
     Raises:
         DopsdError: if the blocks are not those of a block-causal model, or parts of them.
     """
-    state = DenoisingState(model, requests, decoding)
-    growing = None if model.block_size is None else GrowingStates(model, state.start)
-    active = torch.arange(len(requests), device=state.ids.device)
-    for block in state.blocks:
-        state.enter(active, block)
+    batch = SampledBatch(model, requests, decoding)
+    growing = None if model.block_size is None else GrowingHidden(model, batch.start)
+    active = torch.arange(len(requests), device=batch.ids.device)
+    for block in batch.blocks:
+        batch.enter(active, block)
         num_masked = decoding.block_length  # known here: counting masks would wait for the GPU
         for k in decoding.num_transfer_tokens:
-            active_ids, mask = state.ids[active], state.attention_of(active)
+            active_ids, mask = batch.ids[active], batch.attention_of(active)
             slots, valid = pack(active_ids[:, block] == model.mask_id, num_masked)
             if growing is not None:
                 hidden = growing.of(active_ids, mask, block)
             else:
                 hidden = model.hidden(active_ids, mask)[:, block]
-            states = take(hidden, slots)
-            slots, keys = slots + block.start, fold_in(state.keys[active], state.step)
-            known = valid if state.is_shared else None  # else all rows have as many masks
-            step = StepInput(states, slots, state.positions(active, slots), keys, known)
+            masked = take(hidden, slots)
+            slots, keys = slots + block.start, fold_in(batch.keys[active], batch.step)
+            known = valid if batch.is_shared else None  # else all rows have as many masks
+            step = StepInput(masked, slots, batch.positions(active, slots), keys, known)
             columns, tokens, chosen = most_confident(model, step, k, decoding)
-            state.commit(active, columns, tokens, chosen)
+            batch.commit(active, columns, tokens, chosen)
             if decoding.top_k:
                 committed = take(hidden, columns - block.start)
-                state.commits.keep(active, columns - state.start, committed, chosen)
+                batch.commits.keep(active, columns - batch.start, committed, chosen)
             num_masked -= k
-            state.step += 1
-        rest = state.unfinished(active, block.stop)
+            batch.step += 1
+        rest = batch.unfinished(active, block.stop)
         if growing is not None:
             growing.keep(active, rest)
         active = rest
         if len(active) == 0:
             break
-    return state.rollouts()
+    return batch.rollouts()
 
 
-class DenoisingState:
+class SampledBatch:
     """A batch during denoising: prompts and completions, padding, and the step of each commit.
 
     Where a model counts its blocks from the start of the sequence, the end of a prompt may stand in
@@ -333,8 +333,8 @@ class DenoisingState:
         return self.commits.given(found, self.completion)
 
 
-class GrowingStates:
-    """States of one block after the other under block-causal attention, with an exact cache.
+class GrowingHidden:
+    """Hidden states of one block after the other under block-causal attention, with an exact cache.
 
     A finished block never changes, and no token sees a later one. So the keys and values of what is
     before a block of the model are computed once, with the first step in that block. The blocks of
@@ -348,7 +348,7 @@ class GrowingStates:
         self.end = 0  # positions before it have their last keys and values
 
     def of(self, ids: Tensor, attention_mask: Tensor | None, block: slice) -> Tensor:
-        """Return the states [B, L, D] of a block of ids [B, T].
+        """Return the hidden states [B, L, D] of a block of ids [B, T].
 
         Args:
             ids: [B, T], whose tokens before the block are final.

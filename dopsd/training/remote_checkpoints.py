@@ -1,8 +1,9 @@
 """Checkpoints outside this disk (`checkpoints.remote`): copied while training goes on, and fetched.
 
-A copy is REMOTE/<training folder>/step-<update>.<digest>/. Its digests.json is written last, so that
-one that was cut off is never taken for a whole one. The digest in the name keeps two machines that
-save the same update from mixing their files. As on disk, only the newest copies can be resumed.
+A copy is REMOTE/<training folder>/step-<update>.<digest>/. Its digests.json is written last, so
+that one that was cut off is never taken for a whole one. The digest in the name keeps two machines
+that save the same update from mixing their files. As on disk, only the newest copies can be
+resumed.
 """
 
 import json

@@ -147,7 +147,7 @@ def test_windows_of_a_cache_and_a_masked_copy(name, block, device, within: Withi
         clean = ids[:, -8:]
         masked = torch.cat([ids[:, :-8], torch.full_like(clean, policy.mask_id)], 1)
         copies = [
-            p.masked_states(masked.to(p.device), keep.to(p.device), clean.to(p.device))
+            p.masked_hidden(masked.to(p.device), keep.to(p.device), clean.to(p.device))
             for p in (policy, exact)
         ]
         found["masked_copy"] = distance(*copies)

@@ -39,7 +39,7 @@ def masked_diffusion_loss(policy: Policy, batch: MaskedTexts) -> Tensor:
     """
     length = batch.targets.shape[1]
     rows, columns = true_positions(batch.on_host("loss_mask"), batch.ids.device)  # [N]
-    hidden = policy.masked_states(batch.ids, batch.attention_mask(), batch.targets)
+    hidden = policy.masked_hidden(batch.ids, batch.attention_mask(), batch.targets)
     cross_entropy = masked_cross_entropy(
         policy.head(hidden[rows, columns]), batch.targets[rows, columns]
     )
@@ -61,7 +61,7 @@ def token_logps(policy: Policy, ids: Tensor, mask: Tensor | None, targets: Tenso
     Returns:
         [B, G].
     """
-    hidden = policy.masked_states(ids, mask, targets)  # [B, G, D]
+    hidden = policy.masked_hidden(ids, mask, targets)  # [B, G, D]
     return -masked_cross_entropy(policy.head(hidden).flatten(0, 1), targets.flatten()).view_as(
         targets
     )

@@ -134,7 +134,7 @@ def _logps(policy: Policy, views: Views) -> Tensor:
     rows, columns = true_positions(views.loss_mask.flatten(0, 1), views.ids.device)
     mask = None if views.mask is None else views.mask.repeat_interleave(count, 0)
     clean = views.targets.repeat_interleave(count, 0)  # [B*N, G]
-    hidden = policy.masked_states(views.ids.flatten(0, 1), mask, clean)  # [B*N, G, D]
+    hidden = policy.masked_hidden(views.ids.flatten(0, 1), mask, clean)  # [B*N, G, D]
     targets = clean[rows, columns]
     logps = -masked_cross_entropy(policy.head(hidden[rows, columns]), targets)
     empty = torch.zeros(size * count, length, device=logps.device)

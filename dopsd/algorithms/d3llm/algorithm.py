@@ -150,7 +150,7 @@ def unmasking(
     for ids, name in ((batch.ids, "loss_mask"), (batch.other_ids, "other_loss_mask")):
         loss_mask = batch.on_host(name)
         rows, columns = true_positions(loss_mask, ids.device)
-        hidden = policy.masked_states(ids, batch.attention_mask(), batch.targets)
+        hidden = policy.masked_hidden(ids, batch.attention_mask(), batch.targets)
         logits, targets = policy.head(hidden[rows, columns]).float(), batch.targets[rows, columns]
         sums = torch.zeros_like(entropies).index_add(0, rows, masked_cross_entropy(logits, targets))
         num_masked = upload(loss_mask.sum(1).clamp(min=1), ids.device)

@@ -193,7 +193,7 @@ def _weighted(policy: Policy, batch: PreferenceBatch, masks: _Masks) -> Tensor:
     mask = batch.attention_mask()
     if mask is not None:
         mask = torch.cat([mask.repeat_interleave(sides * draws, 0), torch.ones_like(loss_mask)], 1)
-    hidden = policy.masked_states(ids, mask, targets)
+    hidden = policy.masked_hidden(ids, mask, targets)
     logits = policy.head(hidden[masks.rows, masks.columns])
     logps = -masked_cross_entropy(logits, targets[masks.rows, masks.columns])  # [masked]
     sums = torch.zeros(len(targets), dtype=logps.dtype, device=logps.device).index_add(

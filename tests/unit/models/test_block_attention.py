@@ -46,7 +46,7 @@ def test_all_blocks_of_a_masked_copy_are_scored_in_one_forward_as_one_by_one(
     hidden = torch.rand(2, 3 * SIZE, generator=torch.Generator().manual_seed(2)) < 0.6
     masked[:, prompt:][hidden] = policy.mask_id
     with torch.no_grad():
-        together = policy.masked_states(masked, keep, ids[:, prompt:])
+        together = policy.masked_hidden(masked, keep, ids[:, prompt:])
         alone = []
         for block in range(3):
             end = prompt + (block + 1) * SIZE
@@ -70,7 +70,7 @@ def test_a_masked_copy_that_begins_inside_a_block_sees_it_as_the_sampler_does(
     hidden = torch.rand(2, 3 * SIZE, generator=torch.Generator().manual_seed(2)) < 0.6
     masked[:, prompt:][hidden] = policy.mask_id
     with torch.no_grad():
-        together = policy.masked_states(masked, keep, ids[:, prompt:])
+        together = policy.masked_hidden(masked, keep, ids[:, prompt:])
         for row, first in enumerate((padding, 0)):
             alone = []
             for begin in range((prompt - first) // SIZE * SIZE, ids.shape[1] - first, SIZE):

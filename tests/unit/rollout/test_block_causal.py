@@ -35,7 +35,7 @@ def block_policy(name: str, folder: Path, alignment: str | None = None) -> LlmPo
 
 
 class WithoutCache:
-    """GrowingStates by whole forwards."""
+    """GrowingHidden by whole forwards."""
 
     def __init__(self, model: LlmPolicy, start: int) -> None:
         self.model = model
@@ -64,7 +64,7 @@ def test_the_cache_changes_no_token(
     how = Decoding(12, block_length, steps, temperature, stop_after_eos=True, threshold=threshold)
     sample = denoise if threshold is None else denoise_approximately
     cached = sample(policy, requests(64), how)
-    monkeypatch.setattr(f"{sample.__module__}.GrowingStates", WithoutCache)
+    monkeypatch.setattr(f"{sample.__module__}.GrowingHidden", WithoutCache)
     whole = sample(policy, requests(64), how)
     assert [r.to_dict() for r in cached] == [r.to_dict() for r in whole]
     ends = [(r.completion_ids == policy.eos_id).any() for r in cached]
@@ -80,7 +80,7 @@ def test_greedy_answers_to_1000_prompts_are_the_same_with_the_cache(
     asked = requests(1000)
     batches = [asked[first : first + 50] for first in range(0, 1000, 50)]
     cached = [r.to_dict() for batch in batches for r in denoise(policy, batch, how)]
-    monkeypatch.setattr("dopsd.rollout.sampler.GrowingStates", WithoutCache)
+    monkeypatch.setattr("dopsd.rollout.sampler.GrowingHidden", WithoutCache)
     assert cached == [r.to_dict() for batch in batches for r in denoise(policy, batch, how)]
 
 
@@ -163,7 +163,7 @@ def test_states_of_a_trajectory_are_the_inputs_of_the_sampler(tmp_path: Path):
 
     policy.hidden = recorded  # type: ignore[method-assign]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("dopsd.rollout.sampler.GrowingStates", WithoutCache)
+        patched.setattr("dopsd.rollout.sampler.GrowingHidden", WithoutCache)
         (rollout,) = denoise(policy, [request], how)
     blocks = BlockSchedule(4, (2, 2), policy.mask_id, policy.eos_id, shared=4)
     every = {"record": "all", "record_last_block": True, "drop_remainder": False}
