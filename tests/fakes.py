@@ -49,7 +49,7 @@ class FakePolicy:
         self.table = torch.zeros(length, vocabulary) if table is None else table
         self.seen: list[Tensor] = []
         self.process_group: ProcessGroup = SingleProcess()
-        self.device, self.is_locked = torch.device("cpu"), False
+        self.device, self.needs_lockstep = torch.device("cpu"), False
         self.rows_that_fit: dict[int, int] = {}
         self.forwards = UnevenForwards()
         self.head_rows = 0

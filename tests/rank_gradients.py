@@ -63,7 +63,7 @@ def _write(loop: Trainer, accelerator: Accelerator, out: Path, kept: list[int]) 
     if accelerator.is_main_process:
         save_tensors(gradients, out)
         told = {"states": sizes, "kept": kept, "counters": loop.counters}
-        told |= {"sharded": loop.policy.is_locked, "sizes": micro_batches}
+        told |= {"sharded": loop.policy.needs_lockstep, "sizes": micro_batches}
         out.with_suffix(".json").write_text(json.dumps(told))
 
 

@@ -47,11 +47,11 @@ class UnevenForwards:
     """Forwards of an unsharded base, which no other process has to join.
 
     Attributes:
-        is_locked: whether all processes must make every forward together.
+        needs_lockstep: whether all processes must make every forward together.
         should_stop: asked before every forward.
     """
 
-    is_locked = False
+    needs_lockstep = False
     should_stop: Callable[[], bool] = staticmethod(lambda: False)
 
     def before_forward(self) -> None:
@@ -73,7 +73,7 @@ class UnevenForwards:
 class LockstepForwards(UnevenForwards):
     """Forwards of a sharded base: a process without a forward of its own makes an empty one."""
 
-    is_locked = True
+    needs_lockstep = True
 
     def __init__(self, trunk: Any, device: torch.device) -> None:  # noqa: ANN401  # of FSDP2
         """Prepare for the forwards."""

@@ -85,9 +85,9 @@ class LlmPolicy(WeightContexts):
         return self.core.config.block_alignment
 
     @property
-    def is_locked(self) -> bool:
+    def needs_lockstep(self) -> bool:
         """Whether all processes must make every forward together, each with an input of its own."""
-        return self.forwards.is_locked
+        return self.forwards.needs_lockstep
 
     def hidden(
         self,
@@ -144,7 +144,7 @@ class LlmPolicy(WeightContexts):
         Raises:
             DopsdError: if the base is sharded.
         """
-        if self.is_locked:
+        if self.needs_lockstep:
             raise DopsdError(
                 "merged: adapters cannot be added into a sharded base; set launch.shard to false",
                 code=Code.MERGING,
@@ -157,7 +157,7 @@ class LlmPolicy(WeightContexts):
         Raises:
             DopsdError: if the base is sharded or in 4 bits, or the weights do not fit.
         """
-        if self.is_locked or getattr(self.core, "hf_quantizer", None):
+        if self.needs_lockstep or getattr(self.core, "hf_quantizer", None):
             raise DopsdError(
                 f"{folder}: all weights fit only a base that is whole in each process; set"
                 " launch.shard to false and model.quantization to none",

@@ -195,7 +195,7 @@ class Policy(Forward, Teachers, Protocol):
     rows_that_fit: dict[int, int]
 
     @property
-    def is_locked(self) -> bool:
+    def needs_lockstep(self) -> bool:
         """Whether all processes must make every forward together, each with an input of its own."""
         ...
 

@@ -183,7 +183,7 @@ def denoise_all(
     rollouts: dict[int, Rollout] = {}
     known_size = policy.rows_that_fit.get(decoding.gen_length)
     size = min(decoding.batch_size, known_size or decoding.batch_size)
-    can_halve = decoding.mask_padding and not policy.is_locked and known_size is None
+    can_halve = decoding.mask_padding and not policy.needs_lockstep and known_size is None
     while remaining := order[len(rollouts) :]:
         indices = remaining[:size]
         batch = [requests[i] for i in indices]

@@ -72,7 +72,7 @@ def one_pass(
         output = method.loss(policy, micro_batch)
         (share * output.total / denominator).backward()
     except torch.OutOfMemoryError:
-        if not policy.is_locked:
+        if not policy.needs_lockstep:
             return None
         raise DopsdError(
             "train: out of memory with launch.shard; set train.micro_batch_states to a lower"
@@ -131,7 +131,7 @@ class MicroBatches:
             DopsdError: if not even one row fits into memory, or memory runs out with sharded
                 weights.
         """
-        if not self.size and (batches or policy.is_locked):
+        if not self.size and (batches or policy.needs_lockstep):
             self._measure(method, policy, batches)
         while True:
             outcome = self._try_gradients(method, policy, batches, denominator)
@@ -190,7 +190,7 @@ class MicroBatches:
             for batch in batches
             for micro_batch in batch.split(self.sequences(batch))
         ]
-        if not policy.is_locked:
+        if not policy.needs_lockstep:
             return micro_batches
         max_passes = max(policy.process_group.all_gather_object([len(micro_batches)]))
         row = self._any_row(policy, batches)
@@ -208,8 +208,8 @@ class MicroBatches:
         Gradients are dropped and random states restored, so that only time passes. With sharded
         weights all processes measure, and all take the smallest number.
         """
-        group = policy.process_group if policy.is_locked else SingleProcess()
-        row = self._any_row(policy, batches) if policy.is_locked else None
+        group = policy.process_group if policy.needs_lockstep else SingleProcess()
+        row = self._any_row(policy, batches) if policy.needs_lockstep else None
         batch = max(batches, key=tokens_of, default=row)
         if batch is None:
             return

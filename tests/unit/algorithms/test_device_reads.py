@@ -148,7 +148,7 @@ def test_a_batch_of_rollouts_is_read_from_the_device_once(sampler: Sampler, read
 
 def test_the_losses_of_an_updates_micro_batches_are_read_from_the_device_once(reads: list[int]):
     weight = torch.ones(8, device="meta", requires_grad=True)
-    policy: Any = SimpleNamespace(is_locked=False, trainable=lambda: {"w": weight})
+    policy: Any = SimpleNamespace(needs_lockstep=False, trainable=lambda: {"w": weight})
     algorithm: Any = SimpleNamespace(
         loss=lambda _, batch: LossOutput((weight * batch.k.sum()).sum(), MetricSums())
     )

@@ -34,7 +34,7 @@ class Linear:
 
     def __init__(self, room: int = 1000, length: int = 3) -> None:
         self.w, self.room, self.sizes = torch.ones(length, requires_grad=True), room, []
-        self.process_group, self.is_locked = SingleProcess(), False
+        self.process_group, self.needs_lockstep = SingleProcess(), False
         self.forwards = UnevenForwards()
 
     def trainable(self) -> dict[str, Tensor]:
@@ -142,7 +142,7 @@ def test_in_lockstep_a_process_without_states_makes_as_many_passes_and_learns_no
 
     for own in ([], [rows(4)]):
         model = Linear()
-        model.process_group, model.is_locked = Locked(), True
+        model.process_group, model.needs_lockstep = Locked(), True
         found = MicroBatches(2, CPU).gradients(model, model, own, 1.0)
         assert model.sizes == ([2, 2, 1, 1, 1] if own else [1] * 5)
         assert model.w.grad.tolist() == (rows(4).x.sum(0).tolist() if own else [0.0] * 3)
