@@ -102,7 +102,7 @@ class LlmPolicy(WeightContexts):
         return self._unshifted(hidden, kv_cache, cache_positions) if self.output_shift else hidden
 
     def masked_hidden(self, ids: Tensor, attention_mask: Tensor | None, clean: Tensor) -> Tensor:
-        """Return hidden states [B, G, D] of a masked completion, as `Forward.masked_hidden` says."""
+        """Return hidden states [B, G, D] of masked completions: see `Forward.masked_hidden`."""
         length = clean.shape[1]
         if self.attention_pattern == "bidirectional":
             return self.hidden(ids, attention_mask)[:, -length:]
