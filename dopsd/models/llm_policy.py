@@ -203,7 +203,7 @@ def load_policy(
         model: the base and how it is computed.
         lora: shape of a fresh adapter; None: no adapter.
         device: where to compute; None: take_device().
-        shard: split the base over the processes that were started together (fsdp.py).
+        shard: split the base over the processes that were started together.
 
     Raises:
         DopsdError: if the checkpoint is missing, damaged or does not fit this machine.

@@ -6,7 +6,7 @@ What is kept for the backward pass, in bytes per token, layer and unit of width 
 with 3 D in the feed-forward as in LLaDA-8B:
 
     attn_norm: its input                 2
-    adapters of q, k, v: their input     2 (lowrank.py computes dropout again)
+    adapters of q, k, v: their input     2 (lora.py computes dropout again)
     rotary: nothing                      0
     attention: q, k, v and its output    8
     ff_norm: the sum of the residual     2

@@ -1,4 +1,4 @@
-"""The operators `dopsd::*` on a CPU: what plain.py and its gradients compute, to the bit.
+"""The operators `dopsd::*` on a CPU: what plain torch and its gradients compute, to the bit.
 
 At the end are their shapes without values; launch.py registers their Triton kernels for GPUs.
 """

@@ -18,7 +18,7 @@ class PretrainConfig(EmbeddedShape):
 
     `tasks` is empty if the base is a downloaded checkpoint: there is nothing to pretrain then.
     `recipe` stands for the code: raise it when pretraining's numbers change on purpose
-    (tests/unit/training/test_recipes.py checks them).
+    (tests/unit/pipeline/test_recipe_numbers.py checks them).
     """
 
     # the tasks that have a base of their own, made from their worked solutions

@@ -107,7 +107,7 @@ def modules_of(stage: dict) -> list[str]:
     return [f"dopsd.pipeline.stages.{command.split()[3]}" for command in commands]
 
 
-OTHER_NUMBERS = {"prepare", "pretrain"}  # their numbers are in params.yaml: test_recipes.py
+OTHER_NUMBERS = {"prepare", "pretrain"}  # their numbers are in params.yaml: test_recipe_numbers.py
 
 
 def filled(name: str, task: str, algorithm: str) -> str:
@@ -165,3 +165,18 @@ def test_text_is_read_and_written_as_utf_8_whatever_the_locale():
 def test_no_module_is_longer_than_400_lines():
     paths = [*FILES, *(ROOT / "flows").glob("*.py")]
     assert {str(p): n for p in paths if (n := len(p.read_text().splitlines())) > 400} == {}
+
+
+def test_files_that_docstrings_name_exist():
+    known = {path.name for path in (*FILES, *(ROOT / "flows").rglob("*.py"))}
+    known |= {path.name for room in ("infra", "tests") for path in (ROOT / room).rglob("*.py")}
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    gone = {
+        (path.name, name)
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, kinds)
+        for name in re.findall(r"\b\w+\.py\b", ast.get_docstring(node) or "")
+        if name not in known
+    }
+    assert gone == set()
