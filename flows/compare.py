@@ -100,11 +100,7 @@ def here(requests: list[RunRequest], how: dict[str, Any]) -> list[str]:
 def elsewhere(
     client: SyncPrefectClient, requests: list[RunRequest], how: dict[str, Any]
 ) -> list[str]:
-    """Train all runs on the machines that joined, collect the results, and return their names.
-
-    Raises:
-        DopsdError: if settings are wrong, results could not come back, or runs failed.
-    """
+    """Train all runs on the machines that joined, collect the results, and return their names."""
     if how["allow_retrain"]:
         raise DopsdError(
             "allow_retrain: runs on other machines need the same base in every clone; train it here"

@@ -87,9 +87,6 @@ class Cells:
 
         Args:
             on_change: Called after a cell started or ended.
-
-        Raises:
-            DopsdError: if cells failed; the others are done.
         """
         try:
             while self.unfinished:

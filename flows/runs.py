@@ -51,11 +51,7 @@ SLOW = 60.0  # seconds after which a cancellation says what it waits for
 
 @contextmanager
 def connection(command: str) -> Iterator[SyncPrefectClient]:
-    """Yield a client of Prefect's server; turn errors of the server into one line.
-
-    Raises:
-        DopsdError: if no server answers, or it refuses a request.
-    """
+    """Yield a client of Prefect's server; turn errors of the server into one line."""
     if not server.is_reachable():
         raise DopsdError(_no_server(command), TEMPORARY, code=Code.RUN_SERVER)
     try:
@@ -96,11 +92,7 @@ def _no_server(command: str) -> str:
 
 
 def deployment(client: SyncPrefectClient, command: str) -> DeploymentResponse:
-    """Return the deployment dopsd/train.
-
-    Raises:
-        DopsdError: if the server has none, or the address is not that of an API.
-    """
+    """Return the deployment dopsd/train."""
     try:
         return client.read_deployment_by_name(DEPLOYMENT)
     except ObjectNotFound:
@@ -154,11 +146,7 @@ def is_over(run: FlowRun) -> bool:
 
 
 def cancel(client: SyncPrefectClient, run: FlowRun) -> str:
-    """Cancel a run, wait for its end, and return what it saved.
-
-    Raises:
-        DopsdError: if the run has ended already, or ends in another way.
-    """
+    """Cancel a run, wait for its end, and return what it saved."""
     if is_over(run):
         message = f"cancel: {run.name} has ended already: {run.state_name}"
         raise DopsdError(message, code=Code.NO_RUN)
@@ -193,9 +181,6 @@ def find(client: SyncPrefectClient, command: str, name: str | None) -> FlowRun:
     """Return the run of this name or beginning of an id; without one the newest in progress.
 
     Running runs go before those that wait. A run that is planned for later is not in progress.
-
-    Raises:
-        DopsdError: if there is none, or if several ids begin so.
     """
     if name is None:
         return _in_progress(client, command)

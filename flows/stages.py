@@ -178,11 +178,7 @@ def report(run_key: RunKey, after: object) -> Done:
 
 
 def require_remote() -> None:
-    """Check that DVC has a default remote that shares results.
-
-    Raises:
-        DopsdError: if it has none.
-    """
+    """Check that DVC has a default remote that shares results."""
     if why := remote_problem(Path.cwd()):
         raise DopsdError(why, code=Code.NOT_READY)
 

@@ -98,11 +98,7 @@ def train(
 
 
 def require_code(digest: str | None) -> None:
-    """Check that this workspace has the code that a comparison runs.
-
-    Raises:
-        DopsdError: if it has other code.
-    """
+    """Check that this workspace has the code that a comparison runs."""
     if digest and (digest_here := checkout_digest(Path.cwd())) != digest:
         raise DopsdError(
             f"code: this machine has other code ({digest_here}, the comparison {digest}); there:"
@@ -112,11 +108,7 @@ def require_code(digest: str | None) -> None:
 
 
 def require_spare(processes: int, devices: int) -> None:
-    """Check that training leaves a GPU for evaluations.
-
-    Raises:
-        DopsdError: if it takes all.
-    """
+    """Check that training leaves a GPU for evaluations."""
     if devices <= processes:
         raise DopsdError(
             f"evaluate_while_training: training uses all {devices} GPUs"

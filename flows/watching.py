@@ -60,9 +60,6 @@ def leaving(run: FlowRun, command: str) -> Iterator[None]:
 
     Args:
         run: A run that the server has.
-
-    Raises:
-        DopsdError: at a Ctrl-C.
     """
     try:
         yield
@@ -116,11 +113,7 @@ def _expected(parameters: dict[str, Any]) -> list[str]:
 
 
 def _report_end(client: SyncPrefectClient, run: FlowRun, command: str) -> None:
-    """Print the results of a run that is completed.
-
-    Raises:
-        DopsdError: with the reason, if the run failed, crashed or was cancelled.
-    """
+    """Print the results of a run that is completed."""
     message = (run.state.message or "") if run.state else ""
     if run.state_type == StateType.COMPLETED:
         with server.passing_failures():

@@ -41,11 +41,7 @@ def explanation(code: Code) -> dict[str, str]:
 
 
 def code_of(text: str) -> Code:
-    """Return the code that a person typed, in capitals or not, with brackets or not.
-
-    Raises:
-        DopsdError: if there is no such code.
-    """
+    """Return the code that a person typed, in capitals or not, with brackets or not."""
     try:
         return Code(text.strip("() ").upper())
     except ValueError:

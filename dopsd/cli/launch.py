@@ -72,9 +72,6 @@ def begin(a: argparse.Namespace, main: Callable[[list[str]], int]) -> int:
 
     Args:
         main: runs a command line and returns its exit code.
-
-    Raises:
-        DopsdError: if the options contradict each other.
     """
     if a.at_once is None:
         set_nodes(a)
@@ -90,11 +87,7 @@ def begin(a: argparse.Namespace, main: Callable[[list[str]], int]) -> int:
 
 
 def set_nodes(a: argparse.Namespace) -> None:
-    """Describe the machines in the environment, for the command and the stages that it runs.
-
-    Raises:
-        DopsdError: if the options contradict each other.
-    """
+    """Describe the machines in the environment, for the command and the stages that it runs."""
     if a.nodes is None:
         raise DopsdError("launch: give --nodes, or --at-once for `repro`", code=Code.USAGE)
     if a.words[0] not in COMMANDS:

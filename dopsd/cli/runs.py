@@ -102,9 +102,6 @@ def _import_flows(command: str) -> None:
     """Make the project's flows importable; they are files of the project, not of the package.
 
     Without variables that name the servers, they are those that `make up` started here.
-
-    Raises:
-        DopsdError: if Prefect or the flows are missing.
     """
     require(command, "prefect")
     if not Path(OUTDATED).is_file():

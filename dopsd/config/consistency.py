@@ -39,11 +39,7 @@ SIDE_BY_SIDE = (
 
 
 def check_variants(params: Params) -> None:
-    """Check every row of ablate.variants against the settings of its method.
-
-    Raises:
-        ValueError: if a variant has an unknown key, a wrong value or no state to train on.
-    """
+    """Check every row of ablate.variants against the settings of its method."""
     for name, changes in params.ablate.variants.items():
         if f"{params.ablate.method}{BETWEEN}{name}" in PHASES:
             raise ValueError(
@@ -73,11 +69,7 @@ def _variant_fault(params: Params, name: str, fault: ErrorDetails) -> str:
 
 
 def check_sections(params: Params) -> None:
-    """Check that no two sections contradict each other.
-
-    Raises:
-        ValueError: with the first contradiction, named by its keys.
-    """
+    """Check that no two sections contradict each other."""
     _check_task_names(params)
     check_watched(params)
     models = _models(params)
@@ -337,11 +329,7 @@ def _source_files(key: str, section: dict[str, Any]) -> dict[str, str]:
 
 
 def check_watched(params: Params) -> None:
-    """Refuse files outside data/external, of which a change would make no stage run again.
-
-    Raises:
-        ValueError: with the first such file.
-    """
+    """Refuse files outside data/external, of which a change would make no stage run again."""
     files: dict[str, str] = {}
     for task in params.data.tasks:
         files |= task_files(params, task)

@@ -16,11 +16,7 @@ LONGEST_LINE = 100  # characters of a new section that is written in one line
 
 
 def render(raw: dict[str, Any]) -> str:
-    """Return these settings as YAML, in the embedded profile's layout and with its comments.
-
-    Raises:
-        DopsdError: if the text would not be read back as these settings.
-    """
+    """Return these settings as YAML, in the embedded profile's layout and with its comments."""
     text = _edited(embedded_text(), raw)
     if not _holds(text, raw):
         raise DopsdError(

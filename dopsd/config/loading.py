@@ -60,11 +60,7 @@ def _code(fault: ErrorDetails) -> Code:
 
 
 def load_params(path: Path = Path("params.yaml")) -> Params:
-    """Read and check params.yaml.
-
-    Raises:
-        DopsdError: if the file is missing or invalid, with one line for each error.
-    """
+    """Read and check params.yaml."""
     if not path.is_file():
         raise DopsdError(
             f"{path}: is no regular file; write the settings to one"
@@ -78,11 +74,7 @@ def load_params(path: Path = Path("params.yaml")) -> Params:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a settings file as YAML 1.2, as DVC does: 1e-3 is a number.
-
-    Raises:
-        DopsdError: if the file is not UTF-8, not YAML or not a mapping.
-    """
+    """Read a settings file as YAML 1.2, as DVC does: 1e-3 is a number."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -109,9 +101,6 @@ def parse_yaml(text: str, fault: str) -> Any:  # noqa: ANN401  # any YAML value
 
     Args:
         fault: the beginning of the error line, such as the file's name.
-
-    Raises:
-        DopsdError: if the text is not valid YAML.
     """
     try:
         return deepcopy(_parsed(text))

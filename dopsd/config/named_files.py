@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 def require(params: Params) -> None:
-    """Refuse settings that name missing files, or checkpoints from which no run can start.
-
-    Raises:
-        DopsdError: with a line for each missing file, else with the first fault of a start.
-    """
+    """Refuse settings that name missing files, or checkpoints from which no run can start."""
     if lines := missing_files(params):
         raise DopsdError(
             [f"{line}: no such file in {Path.cwd()}" for line in lines],

@@ -257,9 +257,6 @@ def params(
         changes: `key=value` pairs to apply.
         is_run: a run writes the file: refuse settings that name missing files, or a start that does
             not fit.
-
-    Raises:
-        DopsdError: if an option, a change or the resulting settings are invalid.
     """
     if path.is_dir():
         raise DopsdError(f"--params {path}: is a folder; name a file", code=Code.NO_SETTINGS_FILE)

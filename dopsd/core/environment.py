@@ -37,11 +37,7 @@ def bypass_proxies(*hosts: str) -> None:
 
 
 def refuse_while_collecting(stage: str) -> None:
-    """Refuse to compute a stage while results of other machines are collected.
-
-    Raises:
-        DopsdError: if they are, and DVC did not find this one's.
-    """
+    """Refuse to compute a stage while results of other machines are collected."""
     if os.environ.get(RESTORE_ONLY) and stage not in ("prepare", "pretrain", "adapt"):
         raise DopsdError(
             f"{stage}: no machine has sent a result of these settings, data and code to DVC's"
@@ -64,9 +60,6 @@ def refuse_leftovers() -> None:
     """Refuse variables of a launcher that did not start this process, such as WORLD_SIZE alone.
 
     Those of `accelerate launch` are dropped: dopsd sets all of them itself.
-
-    Raises:
-        DopsdError: if the number of processes and what tells them apart do not fit together.
     """
     for name in [name for name in os.environ if name.startswith("ACCELERATE_")]:
         del os.environ[name]

@@ -26,9 +26,6 @@ def require(where: str, package: str) -> None:
 
     Args:
         where: the command, key or file that needs the package; the message begins with it.
-
-    Raises:
-        DopsdError: if the package is not installed.
     """
     if find_spec(package) is None:
         raise DopsdError(

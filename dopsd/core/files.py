@@ -103,9 +103,6 @@ def read_json(path: Path, made_by: str) -> dict[str, Any]:
 
     Args:
         made_by: the command that writes the file, for the message when it is missing.
-
-    Raises:
-        DopsdError: if the file is missing or is not a JSON object.
     """
     if not path.is_file():
         raise DopsdError(
@@ -127,9 +124,6 @@ def parse_object(content: bytes | str, location: object) -> dict[str, Any]:
 
     Args:
         location: where the text comes from, for messages: a file, or a file and a row.
-
-    Raises:
-        DopsdError: if the text is not JSON, or not an object.
     """
     try:
         value = json.loads(content)
@@ -170,11 +164,7 @@ def with_digest(value: object) -> dict[str, Any]:
 
 
 def verified(raw: bytes) -> Any:  # noqa: ANN401  # any JSON value
-    """Return the value that `with_digest` wrapped.
-
-    Raises:
-        ValueError: if the bytes are not JSON, or do not match their digest.
-    """
+    """Return the value that `with_digest` wrapped."""
     record = json.loads(raw)
     if (
         not isinstance(record, dict)

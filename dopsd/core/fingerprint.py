@@ -32,11 +32,7 @@ def _sha256(path: Path, *_: int) -> str:
 
 
 def recipe(path: Path) -> int:
-    """Return the number that a folder's `__init__.py`, or a file, declares; 1 if it has none.
-
-    Raises:
-        DopsdError: if `RECIPE` is no whole number.
-    """
+    """Return the number that a folder's `__init__.py`, or a file, declares; 1 if it has none."""
     file = path / "__init__.py" if path.is_dir() else path
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
@@ -79,9 +75,6 @@ def fingerprint(sections: dict[str, Any], files: Sequence[Path], *packages: str)
     Args:
         sections: settings that decide the result, as JSON values.
         *packages: dotted names of the packages whose recipe numbers count.
-
-    Raises:
-        DopsdError: if a file is missing.
     """
     missing = [path for path in files if not path.is_file()]
     if missing:

@@ -84,9 +84,6 @@ class Registry:
         """Return the index of a name: built-in names sorted, then plug-ins sorted.
 
         Colours go by it, so that a new plug-in changes the colour of no built-in member.
-
-        Raises:
-            DopsdError: if there is no such member.
         """
         if name not in self.packages:
             raise DopsdError(unknown(f"{self.kind} {name}", self.names), code=Code.UNKNOWN_NAME)
@@ -97,11 +94,7 @@ class Registry:
         return [member for _, member in sorted(by_origin)].index(name)
 
     def file(self, name: str, file: str) -> str:
-        """Return the dotted name of the module `file` in the folder `name`.
-
-        Raises:
-            DopsdError: if there is no such folder.
-        """
+        """Return the dotted name of the module `file` in the folder `name`."""
         if name not in self.packages:
             raise DopsdError(unknown(f"{self.kind} {name}", self.names), code=Code.UNKNOWN_NAME)
         return f"{self.packages[name]}.{file}"
@@ -123,11 +116,7 @@ class Registry:
         return getattr(self.module(name, "config"), "METRICS", {})
 
     def module(self, name: str, file: str) -> ModuleType:
-        """Import the module `file` of the folder `name`.
-
-        Raises:
-            DopsdError: if there is no such folder, or no such file in it.
-        """
+        """Import the module `file` of the folder `name`."""
         module = self.file(name, file)
         try:
             return import_module(module)
@@ -148,11 +137,7 @@ class Registry:
             ) from error
 
     def config_class(self, name: str) -> type[Any]:
-        """Return the class of settings that the folder's config.py defines, the most derived one.
-
-        Raises:
-            DopsdError: if the file defines none, or several.
-        """
+        """Return the most derived class of settings that the folder's config.py defines."""
         module = self.module(name, "config")
         classes = [
             value
@@ -172,11 +157,7 @@ class Registry:
         return classes[0]
 
     def member(self, name: str, file: str, member: str) -> Any:  # noqa: ANN401  # callers know its type
-        """Return the attribute `member` of the module `file` in the folder `name`.
-
-        Raises:
-            DopsdError: if the module has no such attribute.
-        """
+        """Return the attribute `member` of the module `file` in the folder `name`."""
         module = self.module(name, file)
         if not hasattr(module, member):
             raise DopsdError(
@@ -194,9 +175,6 @@ class Registry:
             factory: module and function, such as `algorithm.build`.
             protocol: the protocol whose members the result must have.
             **arguments: arguments of the factory, passed by position in this order.
-
-        Raises:
-            DopsdError: if the factory takes other arguments, or its result lacks a member.
         """
         file, _, member = factory.partition(".")
         function = self.member(name, file, member)

@@ -29,11 +29,7 @@ def plain_name(text: str) -> str:
 
 
 def distinct(values: list[Any]) -> list[Any]:
-    """Return the values if no two are equal: a repeated seed would count as another one.
-
-    Raises:
-        ValueError: if two are.
-    """
+    """Return the values if no two are equal: a repeated seed would count as another one."""
     if repeated := [value for place, value in enumerate(values) if value in values[:place]]:
         raise ValueError(f"{repeated[0]} is there twice; remove one")
     return values

@@ -39,9 +39,6 @@ def read_table(path: Path) -> list[dict[str, Any]]:
     """Read the rows of a csv file that write_table wrote.
 
     Numbers become numbers, names stay text, empty cells are left out.
-
-    Raises:
-        DopsdError: if the file is not a table, or a row has more or fewer cells than the header.
     """
     try:
         with path.open(newline="", encoding="utf-8") as lines:

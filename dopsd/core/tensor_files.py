@@ -48,11 +48,7 @@ def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file, by name.
-
-    Raises:
-        DopsdError: if the file is damaged.
-    """
+    """Read the tensors of a safetensors file, by name."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -35,9 +35,6 @@ def all_processes(timeout: int = LaunchConfig().timeout) -> Accelerator:
 
     Args:
         timeout: launch.timeout, seconds to wait for another process.
-
-    Raises:
-        DopsdError: if accelerate sees another number of processes, or two of them share a GPU.
     """
     refuse_leftovers()  # before accelerate, which reads variables as it loads
     from accelerate import Accelerator, InitProcessGroupKwargs
@@ -60,11 +57,7 @@ def all_processes(timeout: int = LaunchConfig().timeout) -> Accelerator:
 
 @contextmanager
 def _telling(others: int, timeout: int) -> Iterator[None]:
-    """Say for what this process waits, if the others do not come soon; every process may be lost.
-
-    Raises:
-        DopsdError: if they do not come at all.
-    """
+    """Say for what this process waits, if the others do not come soon."""
     place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
     line = (
         f"train: waiting for {others} other {'process' if others == 1 else 'processes'} at {place}"
@@ -92,9 +85,6 @@ def refuse_shared_gpu(gpu: str, accelerator: Accelerator) -> None:
     """Refuse two processes on one GPU.
 
     NCCL would only fail at its first operation, so they compare through the store where they met.
-
-    Raises:
-        DopsdError: in all processes, if two of them have the same GPU.
     """
     store = dist.distributed_c10d._get_default_store()
     store.set(f"dopsd/gpu/{accelerator.process_index}", gpu)

@@ -42,11 +42,7 @@ PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux' prctl
 
 
 def check_gpus(processes: int) -> None:
-    """Refuse more processes than GPUs; on a machine without GPUs all processes share the CPU.
-
-    Raises:
-        DopsdError: if there are fewer GPUs than processes.
-    """
+    """Refuse more processes than GPUs; on a machine without GPUs all processes share the CPU."""
     import torch
 
     if torch.cuda.is_available() and torch.cuda.device_count() < processes:

@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 def divides_or_is_threshold(point: float) -> float:
-    """Return a point of `evaluate.curve`.
-
-    Raises:
-        ValueError: if it is neither a divisor of steps nor a threshold.
-    """
+    """Return a point of `evaluate.curve`."""
     if point >= 1 and (point < 2 or point != int(point)):  # noqa: PLR2004  # half of the steps
         raise ValueError("expected a whole number from 2 on, or a threshold below 1")
     return point

@@ -233,9 +233,6 @@ def wait_for_others(left: Callable[[], int], timeout: float) -> None:
 
     Args:
         timeout: launch.timeout, the seconds in which something must come.
-
-    Raises:
-        DopsdError: if nothing came for so long.
     """
     number, since = left(), time.monotonic()
     while number:

@@ -34,11 +34,7 @@ class PublishedTable(Section):
 
 
 def published_tables() -> list[PublishedTable]:
-    """Return all tables, those that were measured as our profiles do first.
-
-    Raises:
-        DopsdError: if an algorithm's file is no list of such tables, or two have one key.
-    """
+    """Return all tables, those that were measured as our profiles do first."""
     tables = [table for name in ALGORITHMS.names for table in tables_of(name)]
     keys = [table.key for table in tables]
     for table in tables:
@@ -52,11 +48,7 @@ def published_tables() -> list[PublishedTable]:
 
 
 def tables_of(algorithm: str) -> Iterator[PublishedTable]:
-    """Yield the tables in an algorithm's folder.
-
-    Raises:
-        DopsdError: if the file is no list of such tables.
-    """
+    """Yield the tables in an algorithm's folder."""
     path = ALGORITHMS.path(algorithm, "published.yaml")
     if path is None:
         return

@@ -59,9 +59,6 @@ def run(
         scoring: the rule, published or strict.
         verdicts_path: a file to write one JSON line for each generation to; None: no file.
         config: the settings of a task that params.yaml defines; None: the task's defaults.
-
-    Raises:
-        DopsdError: if the task is unknown, a file is invalid or the output would replace an input.
     """
     if config is None and task_name not in TASKS.names:
         raise DopsdError(unknown(f"--task {task_name}", TASKS.names), code=Code.UNKNOWN_NAME)
@@ -142,11 +139,7 @@ def show(lines: Sequence[Line], task_name: str, scoring: str) -> None:
 
 
 def check_new(path: Path, files: Sequence[Path]) -> None:
-    """Check that an output file is neither a folder nor one of the input files.
-
-    Raises:
-        DopsdError: if it is.
-    """
+    """Check that an output file is neither a folder nor one of the input files."""
     if path.is_dir() or not path.name:
         raise DopsdError(
             f"--verdicts {path}: expected a file name, found a folder", code=Code.ARGUMENT
@@ -199,9 +192,6 @@ def read_generations(path: Path, task: Task) -> list[Generation]:
 
     Args:
         task: the task that turns questions into problems.
-
-    Raises:
-        DopsdError: with file and row, if the file is unreadable, empty or malformed.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")

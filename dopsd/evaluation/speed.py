@@ -20,9 +20,6 @@ def curve_protocols(
 
     Args:
         points: from 2 on a divisor of its steps, below 1 a threshold.
-
-    Raises:
-        ValueError: if steps cannot be divided so, with the key.
     """
     found = {}
     for point in sorted(points, key=lambda p: -p if p > 1 else p):

@@ -63,11 +63,7 @@ def checkpoint_names(folder: Path) -> list[str]:
 
 
 def shard_digests(folder: Path) -> dict[str, str]:
-    """Return the digest of each shard of a checkpoint of all weights.
-
-    Raises:
-        DopsdError: if the index is missing or damaged, or lacks a digest.
-    """
+    """Return the digest of each shard of a checkpoint of all weights."""
     try:
         index = parse_object((folder / INDEX).read_bytes(), INDEX)
         digests: dict[str, str] = index["metadata"][SHARDS]
@@ -115,11 +111,7 @@ def check_sealed(folder: Path, name: str) -> None:
 
 
 def require_digest(path: Path, digest: str | None) -> None:
-    """Refuse a file that is missing or does not match its digest.
-
-    Raises:
-        DopsdError: if it is, or does not.
-    """
+    """Refuse a file that is missing or does not match its digest."""
     if not path.is_file() or sha256(path) != digest:
         raise DopsdError(
             f"{path}: does not match its digest; run `{_remedy(path.parent)}` to restore the file",
@@ -153,11 +145,7 @@ ALLOWED = {  # values that leave the base as it is: not pissa, olora, corda, lof
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read peft's settings of the adapter in this folder.
-
-    Raises:
-        DopsdError: if the file is missing or damaged.
-    """
+    """Read peft's settings of the adapter in this folder."""
     path = _file_of(folder, ADAPTER_CONFIG)
     try:
         return parse_object(path.read_bytes(), path)
@@ -240,9 +228,6 @@ def check_shape(folder: Path, r: int, alpha: float, targets: list[str]) -> None:
         folder: the checkpoint of the adapter; only its config and headers are read.
         alpha: as in `AdapterConfig`.
         targets: names of the layers, in any order.
-
-    Raises:
-        DopsdError: if the settings differ.
     """
     saved = lora_of(folder)
     wanted = {"r": r, "alpha": alpha, "targets": sorted(targets)}

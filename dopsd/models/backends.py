@@ -32,9 +32,6 @@ def check_kernels(model: ModelConfig, device: torch.device) -> None:
     """Refuse settings that this machine cannot compute.
 
     Without the check, transformers would look for a kernel on the network.
-
-    Raises:
-        DopsdError: if a package, a GPU or a compiler is missing.
     """
     for value, (key, library, extra) in NEEDS.items():
         if vars(model)[key] == value:
@@ -68,9 +65,6 @@ def attention_of(
 
     `auto` is flash attention if its package, a GPU and bfloat16 are there, else sdpa; a
     block-causal base has sdpa alone. The config is that of model.path unless it is given.
-
-    Raises:
-        DopsdError: if a block-causal base is to have flash attention.
     """
     if model.attention == "sdpa":
         return model.attention

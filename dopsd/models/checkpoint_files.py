@@ -93,9 +93,6 @@ def weight_files(folder: Path) -> Mapping[Path, set[str] | None]:
 
     Returns:
         Names of tensors by file; None instead of names if there is one file and no index.
-
-    Raises:
-        DopsdError: if there are no safetensors files, or the index does not match them.
     """
     if (folder / WHOLE).is_file():
         return {folder / WHOLE: None}
@@ -190,11 +187,7 @@ def check_repeated(folder: Path, config: DenoiserConfig) -> None:
 
 
 def check_copy(folder: Path, files: Mapping[str, Path], name: str, first: str) -> None:
-    """Refuse a second copy of tied weights that differs from the first, but for its rounding.
-
-    Raises:
-        DopsdError: if it does.
-    """
+    """Refuse a second copy of tied weights that differs from the first, but for its rounding."""
     copy, tensor = read_tensor(files[name], name), read_tensor(files[first], first)
     check_finite([(name, copy), (first, tensor)], folder)
     if not (_is_rounded(copy, tensor) or _is_rounded(tensor, copy)):

@@ -139,11 +139,7 @@ class LlmPolicy(WeightContexts):
         return self.core.head(hidden)
 
     def merged(self) -> AbstractContextManager[object]:
-        """Compute with the adapters added into the weights.
-
-        Raises:
-            DopsdError: if the base is sharded.
-        """
+        """Compute with the adapters added into the weights."""
         if self.needs_lockstep:
             raise DopsdError(
                 "merged: adapters cannot be added into a sharded base; set launch.shard to false",
@@ -152,11 +148,7 @@ class LlmPolicy(WeightContexts):
         return super().merged()
 
     def load_all(self, folder: Path) -> None:
-        """Replace all weights by those of a folder.
-
-        Raises:
-            DopsdError: if the base is sharded or in 4 bits, or the weights do not fit.
-        """
+        """Replace all weights by those of a folder."""
         if self.needs_lockstep or getattr(self.core, "hf_quantizer", None):
             raise DopsdError(
                 f"{folder}: all weights fit only a base that is whole in each process; set"

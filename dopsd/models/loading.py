@@ -24,11 +24,7 @@ RECOMPILE_LIMIT = 32
 
 
 def fuse(weights: Denoiser, kernels: str) -> None:
-    """Compute with fused kernels from now on, if `kernels` is liger.
-
-    Raises:
-        DopsdError: if the architecture has none.
-    """
+    """Compute with fused kernels from now on, if `kernels` is liger."""
     if kernels != "liger":
         return
     if not weights.config.has_fused_kernels:
@@ -100,11 +96,7 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
 
 
 def require_base(folder: Path) -> None:
-    """Refuse a folder without a model.
-
-    Raises:
-        DopsdError: if there is no config.json.
-    """
+    """Refuse a folder without a model."""
     if not (folder / "config.json").is_file():
         raise DopsdError(
             f"model.path: no config.json in {folder} (from {Path.cwd()}); download the checkpoint"

@@ -61,9 +61,6 @@ def attach(model: Denoiser, lora: AdapterConfig, seed: int) -> PeftModel:
 
     Args:
         seed: seed of the initial values of A.
-
-    Raises:
-        DopsdError: if a target names no layer of the blocks.
     """
     names = block_modules(model)
     unknown = sorted(set(lora.targets) - set(names))
@@ -124,11 +121,7 @@ def without_adapters(peft_model: nn.Module) -> Iterator[None]:
 
 
 def require_adapter(adapted: PeftModel | None, folder: Path) -> PeftModel:
-    """Return the model with its adapter, which is to take that of a folder.
-
-    Raises:
-        DopsdError: if the model was loaded without an adapter.
-    """
+    """Return the model with its adapter, which is to take that of a folder."""
     if adapted is None:
         raise DopsdError(
             f"{folder}: an adapter, and the model has none; set train.weights to lora",
@@ -185,9 +178,6 @@ def check_adapter(
     Args:
         tensors: the weights, by peft's names.
         source: where the weights come from, for messages.
-
-    Raises:
-        DopsdError: if names, shapes or values do not fit.
     """
     expected = {name: list(tensor.shape) for name, tensor in _state(peft_model).items()}
     actual = {name: list(tensor.shape) for name, tensor in tensors.items()}

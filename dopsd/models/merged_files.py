@@ -201,9 +201,6 @@ def merged_weights(peft_model: PeftModel) -> Iterator[None]:
 
     The original weights are kept and put back, because subtracting the change would not restore
     their bits. This takes a second copy of the adapted weights.
-
-    Raises:
-        DopsdError: if the weights are nf4.
     """
     originals: list[tuple[nn.Linear, Tensor]] = []
     try:

@@ -45,9 +45,6 @@ def architecture_of(folder: Path) -> str | None:
 
     Returns:
         The name; None if config.json names no model_type.
-
-    Raises:
-        DopsdError: if there is no such architecture; the message lists those that exist.
     """
     try:
         raw = json.loads((folder / "config.json").read_bytes())
@@ -96,9 +93,6 @@ def require_members(name: str, made: object, base: type) -> None:
     Args:
         name: the architecture, for messages.
         base: the class of denoiser.py that it must derive from.
-
-    Raises:
-        DopsdError: if `made` is not of this class, or lacks one of its abstract methods.
     """
     kind = type(made)
     missing = abstract_members(kind) if isinstance(made, base) else [f"base class {base.__name__}"]
@@ -111,11 +105,7 @@ def require_members(name: str, made: object, base: type) -> None:
 
 
 def read_config(folder: Path) -> DenoiserConfig:
-    """Read config.json of a supported architecture.
-
-    Raises:
-        DopsdError: if the file is damaged, or the architecture unknown.
-    """
+    """Read config.json of a supported architecture."""
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
@@ -146,11 +136,7 @@ def read_config(folder: Path) -> DenoiserConfig:
 
 
 def config_of(model: ModelConfig) -> DenoiserConfig:
-    """Read the config of the base that section `model` names, with its changes.
-
-    Raises:
-        DopsdError: if the file is damaged, or the architecture has no such attention.
-    """
+    """Read the config of the base that section `model` names, with its changes."""
     config = read_config(Path(model.path))
     if model.block_size:
         config.block_size = model.block_size

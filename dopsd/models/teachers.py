@@ -192,9 +192,6 @@ class WeightContexts:
             ema_decay: decay of the moving average per update.
             dropout: keep dropout on in the live teacher.
             attention: which tokens it sees, as `attending` says.
-
-        Raises:
-            DopsdError: if the model cannot attend so.
         """
         config = self.core.config
         if attention == "causal" and (
@@ -223,9 +220,6 @@ class WeightContexts:
         """Compute with the adapters added into the weights while the context lasts.
 
         This is faster. In bfloat16 the sum is rounded, so reports must say that they are merged.
-
-        Raises:
-            DopsdError: if there is no adapter.
         """
         if self.adapted is None:
             raise DopsdError(

@@ -84,9 +84,6 @@ def rendering(
 
     Args:
         place: the tokenizer's folder, or the row that is rendered.
-
-    Raises:
-        DopsdError: if the template cannot be rendered.
     """
     try:
         yield
@@ -166,9 +163,6 @@ def suppress_tokens(tokenizer: PreTrainedTokenizerBase, config: DenoiserConfig) 
 
     Args:
         config: the checkpoint's config, with mask_token_id, eos_token_id and embedding_size.
-
-    Raises:
-        DopsdError: if mask_token_id is no added token, or equals eos_token_id.
     """
     vocabulary, added = tokenizer.get_vocab(), tokenizer.added_tokens_decoder
     special = set(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}

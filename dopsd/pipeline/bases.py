@@ -36,9 +36,6 @@ def inspect(base: str, block_size: int | None = None) -> None:
     Args:
         base: a folder; or organization/name on the hub, if there is no such folder.
         block_size: as model.block_size.
-
-    Raises:
-        DopsdError: with every fault, if it cannot be used.
     """
     row = named(Path(base))
     needs = f"model.block_size={block_size}" if block_size else row.settings if row else ""

@@ -174,11 +174,7 @@ def _written(run: RunSettings) -> int:
 
 
 def require_room(params: Params, at_once: int = 1) -> None:
-    """Refuse a matrix whose missing runs do not fit this disk.
-
-    Raises:
-        DopsdError: if they do not fit.
-    """
+    """Refuse a matrix whose missing runs do not fit this disk."""
     try:
         required = missing_bytes(params, at_once)
     except DopsdError:  # the size of a base that is not here is not known

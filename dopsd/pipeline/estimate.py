@@ -167,11 +167,7 @@ class Planned:
 
 
 def print_estimate(planned: Planned) -> None:
-    """Print the estimated cost of a run on GPUs, without running anything.
-
-    Raises:
-        DopsdError: if the settings are wrong, or those of the small base, which needs no GPU.
-    """
+    """Print the estimated cost of a run on GPUs, without running anything."""
     _, full = planned.read()
     if full.pretrain.tasks:
         raise DopsdError(

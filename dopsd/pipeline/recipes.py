@@ -89,9 +89,6 @@ def unchanged(path: Path, params: Params) -> Iterator[None]:
     """Fail the stage inside if its sections of the settings, or recipes.yaml, change meanwhile.
 
     Does nothing outside DVC.
-
-    Raises:
-        DopsdError: if a section or recipes.yaml changed.
     """
     stage = os.environ.get(DVC_STAGE, "").partition("@")[0]
     declared = read_yaml(PIPELINE)["stages"].get(stage, {}) if stage and PIPELINE.is_file() else {}

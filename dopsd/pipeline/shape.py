@@ -101,11 +101,7 @@ class Shape:
 
 
 def lora_parameters(config: DenoiserConfig, params: Params) -> int:
-    """Count the adapter's parameters: r x (in + out) for every adapted layer; 0 without one.
-
-    Raises:
-        DopsdError: if a target names no layer of the base.
-    """
+    """Count the adapter's parameters: r x (in + out) for every adapted layer; 0 without one."""
     if trains_all(params):
         return 0
     shapes, lora = config.linear_shapes(), params.train.lora
@@ -124,11 +120,7 @@ def trains_all(params: Params) -> bool:
 
 
 def size_of(model: ModelConfig) -> DenoiserConfig:
-    """Return the config of a base; if it is not here, that of the published one of its name.
-
-    Raises:
-        DopsdError: if there is no published one of its name, or its size is not known.
-    """
+    """Return the config of a base; if it is not here, that of the published one of its name."""
     from dopsd.models.registry import config_of, named
 
     base = Path(model.path)

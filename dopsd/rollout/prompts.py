@@ -86,9 +86,6 @@ class PromptSet:
         Args:
             policy: the model, with its text conversion and maximal length.
             sampling: lengths, prefill and max_prompt_tokens.
-
-        Raises:
-            DopsdError: if prompt and completion are longer than the model was trained for.
         """
         full_prompts = self._full_prompts(policy, sampling)
         prompts = [ids[-(sampling.max_prompt_tokens or len(ids)) :] for ids in full_prompts]

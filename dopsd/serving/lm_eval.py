@@ -47,11 +47,7 @@ OTHERS = ("draws", "seed", "block_size")
 
 
 def check_words(path: object, options: dict[str, Any]) -> None:
-    """Refuse words of --model_args that are unknown, and a missing path.
-
-    Raises:
-        DopsdError: if there are.
-    """
+    """Refuse words of --model_args that are unknown, and a missing path."""
     for name in (name for name in options if name not in (*OURS, *OTHERS, *HARNESS)):
         line = f"model_args: {name}: unknown; did you mean {THEIRS.get(name)}?"
         line = line if name in THEIRS else unknown(f"model_args: {name}", [*OURS, *OTHERS])
@@ -93,9 +89,6 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
             **options: keys of a protocol (gen_length, block_length, steps, threshold, ...);
                 block_size of a base whose config.json does not tell it; draws: masks of a
                 likelihood (128, as LLaDA); seed; device and batch_size of the harness.
-
-        Raises:
-            DopsdError: if a name or value is wrong, or the model cannot be loaded.
         """
         super().__init__()
         check_words(path, options)

@@ -103,9 +103,6 @@ def import_published(tracking: TrackingConfig) -> int:
 
     Args:
         tracking: section `tracking`.
-
-    Raises:
-        DopsdError: if tracking is disabled or the server fails.
     """
     if not tracking.enabled:
         raise DopsdError(

@@ -113,9 +113,6 @@ def connect(uri: str) -> MlflowClient:
     """Return a client whose store is ready.
 
     A lock lets one process at a time create a local database: two at once break its migration.
-
-    Raises:
-        DopsdError: if the folder of a local database is missing.
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -153,9 +150,6 @@ def experiment_id(client: MlflowClient, identity: Identity) -> str:
 
     With a local database the artifacts go to mlartifacts/ beside it, else where the server puts
     them.
-
-    Raises:
-        DopsdError: if the experiment is deleted.
     """
     from mlflow.exceptions import MlflowException
 
@@ -333,9 +327,6 @@ def one_line(uri: str, command: str = "publish") -> Iterator[None]:
 
     Args:
         command: the command that needs it, for messages.
-
-    Raises:
-        DopsdError: if mlflow is not installed, the server fails or the disk is full.
     """
     require(command, "mlflow")
     from mlflow.exceptions import MlflowException

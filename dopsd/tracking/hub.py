@@ -67,11 +67,7 @@ class Upload:
 
 
 def check_names(repo: str, revision: str) -> None:
-    """Refuse names that the hub does not take.
-
-    Raises:
-        DopsdError: if a name is refused.
-    """
+    """Refuse names that the hub does not take."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # lacks __all__
 
@@ -94,11 +90,7 @@ def check_names(repo: str, revision: str) -> None:
 
 
 def check_files(upload: Upload) -> None:
-    """Refuse files that could run code.
-
-    Raises:
-        DopsdError: if a file is refused.
-    """
+    """Refuse files that could run code."""
     if refused := [name for name in upload.files if PurePosixPath(name).suffix not in SUFFIXES]:
         raise DopsdError(
             f"push: {refused[0]}: only {', '.join(SUFFIXES)} files are uploaded; move it away",
@@ -107,11 +99,7 @@ def check_files(upload: Upload) -> None:
 
 
 def require_token() -> None:
-    """Refuse to go on without a token of the hub.
-
-    Raises:
-        DopsdError: if neither the environment nor the login store has one.
-    """
+    """Refuse to go on without a token of the hub."""
     from huggingface_hub import get_token
 
     if get_token() is None:

@@ -32,9 +32,6 @@ def publish(publication: Publication) -> dict[str, int]:
 
     Returns:
         The champion's version by task.
-
-    Raises:
-        DopsdError: if tracking is disabled or the server fails.
     """
     if not publication.tracking.enabled:
         raise DopsdError(

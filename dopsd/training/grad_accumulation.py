@@ -64,9 +64,6 @@ def one_pass(
         method: the algorithm, which computes the loss.
         denominator: of the update (Trainer._denominator).
         share: 0 for a pass that only takes part in the exchanges of sharded weights.
-
-    Raises:
-        DopsdError: if memory ran out with sharded weights: the other processes wait in this pass.
     """
     try:
         output = method.loss(policy, micro_batch)
@@ -100,9 +97,6 @@ class MicroBatches:
         Args:
             requested: train.micro_batch_states.
             optimizer: the optimizer, whose first step needs memory for moments.
-
-        Raises:
-            DopsdError: if memory is to be measured where it cannot be.
         """
         if requested == AUTO and not memory.is_measurable(device):
             raise DopsdError(
@@ -140,11 +134,7 @@ class MicroBatches:
             self._halve(outcome)
 
     def _halve(self, failed: Batch) -> None:
-        """Allow half of the rows of a micro-batch for which memory ran out.
-
-        Raises:
-            DopsdError: if that was one row.
-        """
+        """Allow half of the rows of a micro-batch for which memory ran out."""
         states, fewer = len(failed) * failed.forwards, len(failed) // 2 * failed.forwards
         if not fewer:
             raise DopsdError(

@@ -133,9 +133,6 @@ def optimizer_step(
 
     Returns:
         The norm of the summed gradients before clipping.
-
-    Raises:
-        DopsdError: if that norm is not finite; weights and moments have not changed then.
     """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for p in parameters:

@@ -50,9 +50,6 @@ def answer_of(flag: str | None) -> str:
 
     Args:
         flag: the command line's answer; None reads DOPSD_OTHER_CODE, whose default is stop.
-
-    Raises:
-        DopsdError: if the answer is not one of ANSWERS.
     """
     answer = flag or os.environ.get(OTHER_CODE) or "stop"
     if answer not in ANSWERS:
@@ -65,9 +62,6 @@ def prepare_folder(run: RunSettings, answer: str) -> None:
 
     Args:
         answer: what to do with checkpoints of other code, one of ANSWERS.
-
-    Raises:
-        DopsdError: if other code trained the checkpoints and the answer is stop.
     """
     scratch, code = scratch_folder(run), code_of(run.key.task, run.kind)
     candidates = _candidates(run, scratch)
@@ -333,9 +327,6 @@ def write_stage_outputs(scratch: Path, out: Path, every: int, start: dict[str, s
         out: the folder for checkpoints; the log goes to `out`.csv and the counters to `out`.json.
         every: train.checkpoint_every.
         start: folder and digest of the checkpoint that the run started from; empty: none.
-
-    Raises:
-        DopsdError: if a checkpoint was damaged after saving.
     """
     checkpoints = checkpoint.checkpoints(scratch)
     last_update, known_folders = (

@@ -40,9 +40,6 @@ def mirrored(
         project: name of the project at the tracker.
         key: the run, whose name its metrics get.
         scratch: its folder in work/, by whose name TensorBoard tells runs of other settings.
-
-    Raises:
-        DopsdError: if a package is missing, or a tracker does not start.
     """
     if missing := [name for name in names if find_spec(name) is None]:
         raise DopsdError(

@@ -118,11 +118,7 @@ def saved_when_interrupted(trainer: Trainer, folder: TrainingFolder) -> Iterator
 
 
 def check_processes(trainer: Trainer, scratch: Path) -> None:
-    """Check that all processes continue from one update, and record where they compute.
-
-    Raises:
-        DopsdError: if they see checkpoints of different updates.
-    """
+    """Check that all processes continue from one update, and record where they compute."""
     group = trainer.policy.process_group
     updates = set(group.all_gather_object([trainer.update]))
     if len(updates) > 1:

@@ -230,11 +230,7 @@ class Trainer:
             self.last_whole = self.state()
 
     def _give_up(self) -> None:
-        """End a run that no longer finds anything to learn from.
-
-        Raises:
-            DopsdError: if no collect of the run ever gave anything: the settings are wrong.
-        """
+        """End a run that no longer finds anything to learn from."""
         message = f"train: {self.empty_in_a_row} collects in a row gave nothing to learn from"
         message += " (train.max_empty_collects)"
         if self.counters["empty_collects"] == self.counters["collects"]:
@@ -335,10 +331,6 @@ def policy_of(run: RunSettings, shard: bool) -> LlmPolicy:
 
 
 def refuse_unseen(run: RunSettings) -> None:
-    """Refuse settings that teach a block-causal base nothing.
-
-    Raises:
-        DopsdError: if the teacher knows more than the student by later blocks alone.
-    """
+    """Refuse settings that teach a block-causal base nothing."""
     if fault := blocks_fault(run.kind, run.algorithm):
         raise DopsdError(fault, code=Code.CONTRADICTION)

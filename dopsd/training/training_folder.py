@@ -135,9 +135,6 @@ class TrainingFolder:
         Args:
             load_state: restores the trainer from a state and a folder with weights.
             every: train.checkpoint_every.
-
-        Raises:
-            DopsdError: if the checkpoint cannot be restored.
         """
         newest = checkpoint.newest_resumable(self.scratch, every)
         if newest:

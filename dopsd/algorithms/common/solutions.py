@@ -23,9 +23,6 @@ def solution(task: Task, problem: Problem, method: str) -> str:
 
     Args:
         method: name of the method, for messages.
-
-    Raises:
-        DopsdError: if there is neither: Countdown's rows from a file have answers alone.
     """
     if problem.reference:
         return problem.reference

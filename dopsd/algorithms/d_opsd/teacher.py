@@ -107,9 +107,6 @@ class TeacherPrompts:
         Args:
             policy: the model, with its text conversion.
             pairs: problems, each with the text that the teacher is told.
-
-        Raises:
-            DopsdError: if prompt and answer exceed the length that the model was trained for.
         """
         length = self.collector.sampling.gen_length
         prompts = [self._with_solution(policy, *pair) for pair in pairs]

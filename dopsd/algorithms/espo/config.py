@@ -47,11 +47,7 @@ class EspoConfig(IteratedGroupConfig):
 
     @model_validator(mode="after")
     def switches_agree(self) -> Self:
-        """Refuse switches that the objective does not have.
-
-        Raises:
-            ValueError: if they contradict each other.
-        """
+        """Refuse switches that the objective does not have."""
         if self.full_mask and self.objective != "token":
             raise ValueError("full_mask estimates tokens; set objective to token")
         if self.objective == "squared" and not 0 < self.clip_range < 1:

@@ -36,11 +36,7 @@ if TYPE_CHECKING:
 
 
 def build(config: SpgConfig, context: AlgorithmContext) -> Spg:
-    """Return the algorithm with its settings and the run's context.
-
-    Raises:
-        DopsdError: if there are more draws than blocks, of which each draw takes its own.
-    """
+    """Return the algorithm with its settings and the run's context."""
     s = context.sampling
     if config.mask == "block" and config.draws > s.gen_length // s.block_length:
         raise DopsdError(

@@ -82,11 +82,7 @@ class TraceRlConfig(GroupConfig):
 
     @model_validator(mode="after")
     def settings_agree(self) -> Self:
-        """Refuse bounds between which no mean reward lies, and a penalty that counts tokens twice.
-
-        Raises:
-            ValueError: if they contradict each other.
-        """
+        """Refuse bounds without a mean reward between, and a penalty that counts tokens twice."""
         if self.most_mean_reward is not None and self.most_mean_reward < self.least_mean_reward:
             raise ValueError("most_mean_reward must be at least least_mean_reward")
         if self.reduction == "token" and self.kl_reduction == "sum" and self.kl_weight:

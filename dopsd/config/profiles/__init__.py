@@ -52,9 +52,6 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
     A profile of a language model is the code's defaults with these layers merged over them: what
     all share, and what the base changes of it; the task; the preset; the hardware, where the base
     may have a batch size of its own.
-
-    Raises:
-        DopsdError: if the profile, the preset or the hardware is unknown.
     """
     if profile not in names():
         raise DopsdError(unknown(f"--profile {profile}", names(), listed()), code=Code.PROFILE)
@@ -175,11 +172,7 @@ def at_once(hardware: str) -> int:
 
 
 def gpus(hardware: str) -> list[str]:
-    """Return the GPUs that an estimate is made for with this hardware.
-
-    Raises:
-        DopsdError: if the hardware is unknown.
-    """
+    """Return the GPUs that an estimate is made for with this hardware."""
     known: dict[str, list[str]] = language_models()["gpus"]
     if hardware not in known:
         raise DopsdError(unknown(f"--hardware {hardware}", known), code=Code.PROFILE)

@@ -124,11 +124,7 @@ def converted_parts(path: Path, form: Form) -> tuple[DenoiserConfig, PreTrainedT
 
 
 def read_source(path: Path) -> Source:
-    """Open a checkpoint; its weights are read later, one by one.
-
-    Raises:
-        DopsdError: if it is missing, damaged or of another family.
-    """
+    """Open a checkpoint; its weights are read later, one by one."""
     if path.is_file():
         file = GgufFile(path)
         shapes = {

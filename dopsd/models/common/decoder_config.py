@@ -163,9 +163,6 @@ def check_fields(
         name: the architecture's name, for messages.
         required: fields that change the computation; none of them has a silent default.
         allowed: the values that are computed, by field; a missing field counts as the first.
-
-    Raises:
-        DopsdError: if a field is missing or has another value.
     """
     missing = [field for field in required if raw.get(field) is None]
     if missing:

@@ -80,11 +80,7 @@ def published(gen_length: int) -> EvalProtocol:
 
 
 def protocol_of(params: Params, request: Request) -> EvalProtocol:
-    """Return the requested protocol; another length keeps the number of tokens per step.
-
-    Raises:
-        DopsdError: if the protocol is unknown, or the length does not fit its blocks.
-    """
+    """Return the requested protocol; another length keeps the number of tokens per step."""
     protocols = params.test_protocols
     name = request.protocol or params.select.protocol
     if name == PUBLISHED:
@@ -105,11 +101,7 @@ def protocol_of(params: Params, request: Request) -> EvalProtocol:
 
 
 def with_request(params: Params, request: Request) -> Params:
-    """Return the settings with the requested model and prompt.
-
-    Raises:
-        DopsdError: if a prompt file is given but the prompt style reads none.
-    """
+    """Return the settings with the requested model and prompt."""
     if request.prompt_file and params.model_of(request.task).prompt_style == "compact":
         raise DopsdError(
             "--prompt-file: model.prompt_style compact reads no prompt file; run"

@@ -77,11 +77,7 @@ def push(request: PushRequest) -> str | None:
 
 
 def _release(request: PushRequest, is_whole: bool) -> Release:
-    """Return what the card says.
-
-    Raises:
-        DopsdError: if all weights are to be merged, which have no adapter.
-    """
+    """Return what the card says."""
     if is_whole and request.is_merged:
         raise DopsdError(
             "push: the checkpoint holds all weights; leave out --merged", code=Code.OPTIONS
@@ -92,11 +88,7 @@ def _release(request: PushRequest, is_whole: bool) -> Release:
 
 
 def _is_tested(run: RunSettings, digest: str) -> bool:
-    """Return whether these weights are those that the run selected and tested.
-
-    Raises:
-        DopsdError: if they are, but settings, data or code have changed since.
-    """
+    """Return whether these weights are those that the run selected and tested."""
     folder = run.key.folder
     if not run.key.is_tested:
         return False

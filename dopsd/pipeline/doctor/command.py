@@ -58,11 +58,7 @@ def settings(path: Path) -> tuple[Finding, Params]:
 
 
 def doctor(path: Path) -> None:
-    """Print a table of all checks.
-
-    Raises:
-        DopsdError: with exit code 1 if a check failed.
-    """
+    """Print a table of all checks."""
     params_finding, params = settings(path)
     findings = [params_finding, *(finding for check in CHECKS for finding in check(params))]
     table = Table("", "check", "found", "what to do", box=SIMPLE)

@@ -63,9 +63,6 @@ def restore(key: RunKey) -> list[str]:
 
     Returns:
         What changed, one a line.
-
-    Raises:
-        DopsdError: if there are none, or DVC's cache lacks their files; nothing changes then.
     """
     if not is_kept(key):
         raise DopsdError(f"restore: {key}: there are no previous results", code=Code.NO_RESULTS)

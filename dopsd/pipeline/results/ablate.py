@@ -51,9 +51,6 @@ def ablate(params: Params, names: Sequence[str]) -> None:
 
     Args:
         names: Tables to make; if empty, print which tables exist and return.
-
-    Raises:
-        DopsdError: if a table is unknown, or with DVC's exit code if DVC fails.
     """
     tables = params.ablate.tables
     unknown = [name for name in names if name not in tables]

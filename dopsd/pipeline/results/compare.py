@@ -46,9 +46,6 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
     Args:
         names: Runs as task/method/seed; if empty, all finished runs of params.yaml's matrix.
         out: Folder to write; only an earlier comparison is replaced.
-
-    Raises:
-        DopsdError: if a name is unknown, or runs were not tested on the same problems.
     """
     for package in ("matplotlib", "bokeh"):
         require("compare", package)

@@ -25,11 +25,7 @@ from dopsd.training.run_settings import RunSettings
 
 
 def summary(params: Params) -> str:
-    """Return a table of test accuracies, then the facts of each finished run, one a line.
-
-    Raises:
-        DopsdError: if no run of params.yaml's matrix is finished.
-    """
+    """Return a table of test accuracies, then the facts of each finished run, one a line."""
     rows, facts = [], []
     tested_runs = [run for run in params.runs if run.key.is_tested]
     pages = refresh(params, [run.key for run in tested_runs], "summary")

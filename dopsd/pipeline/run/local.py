@@ -222,11 +222,7 @@ class LocalRun:
         return {"MLflow": page and f"{page}{note}"}
 
     def _report_end(self, command: Command) -> None:
-        """Return if the run is completed.
-
-        Raises:
-            DopsdError: with the reason and an exit code, if the run failed or was stopped.
-        """
+        """Return if the run is completed."""
         status, lines = self._status(), command.lines
         if self.stopped_by:
             outcome = saved(lines) or "no training was stopped"

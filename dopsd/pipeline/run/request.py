@@ -39,11 +39,7 @@ class RunRequest:
         return None if self.profile == AS_IT_STANDS else self.profile
 
     def raw(self) -> dict[str, Any]:
-        """Return the settings that the changes are applied to.
-
-        Raises:
-            DopsdError: if the profile is unknown, or there is no params.yaml.
-        """
+        """Return the settings that the changes are applied to."""
         if self.source:
             old = read_yaml(PARAMS) if PARAMS.is_file() else {}
             return params_file.of_profile(self.source, self.preset, self.hardware, old)
@@ -123,9 +119,6 @@ def check(request: RunRequest, can_retrain: bool = False) -> Params:
     Args:
         request: What the run was asked to do.
         can_retrain: Accept settings that the embedded base does not match.
-
-    Raises:
-        DopsdError: if a setting is wrong, a file is missing, or a start or the base does not fit.
     """
     changes = request.all_changes
     params = checked(

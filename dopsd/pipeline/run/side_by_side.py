@@ -149,11 +149,7 @@ class SideBySide:
 
 
 def devices_of(params: Params, count: int) -> list[list[str]]:
-    """Return the GPUs of each of `count` runs; empty names without GPUs.
-
-    Raises:
-        DopsdError: if the machine shows too few.
-    """
+    """Return the GPUs of each of `count` runs; empty names without GPUs."""
     each, known = params.launch.processes, gpus()
     if known and len(known) < count * each:
         raise DopsdError(
@@ -170,9 +166,6 @@ def reproduce(count: int) -> int:
 
     Returns:
         An exit code.
-
-    Raises:
-        DopsdError: if the machine has too few GPUs or too little disk, or a signal came.
     """
     require("launch", "dvc")
     params = load_params()

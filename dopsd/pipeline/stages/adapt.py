@@ -77,11 +77,7 @@ def begin(params: Params, task: str) -> list[RunKey]:
 
 
 def require_own(params: Params) -> None:
-    """Refuse to write the base where another model is, or one that was changed by hand.
-
-    Raises:
-        DopsdError: if the folder is there without the record of an adaptation, or with other files.
-    """
+    """Refuse to write the base where another model is, or one that was changed by hand."""
     out = Path(params.model.path)
     files: dict[str, str] = object_in(out / ADAPTED).get("files", {})
     added = sorted({path.name for path in out.glob("*")} - files.keys() - {ADAPTED})
@@ -162,9 +158,6 @@ def _refuse_misfits(params: Params, most: int, responses: list[str] | None = Non
 
     Args:
         responses: those of the file, if it was read; None: it is read.
-
-    Raises:
-        DopsdError: if the file has no rows or cannot be read, or answers are as long as the model.
     """
     learn = params.adapt.learn
     source = learn.traces if learn.traces and learn.traces.is_file else None

@@ -30,11 +30,7 @@ COLUMNS = ("protocol", "update", "accuracy", "low", "high", "whole", "n")
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
-    """Score base, start and checkpoints, and write curve.csv and evaluate.json to the run's folder.
-
-    Raises:
-        DopsdError: if the run has no checkpoints.
-    """
+    """Score base, start and checkpoints; write curve.csv and evaluate.json."""
     folder = run_folder(task_name, method_name, seed)
     adapters = run_checkpoints(folder / "train")
     if not adapters:

@@ -13,11 +13,7 @@ if TYPE_CHECKING:
 
 
 def run(params: Params, task: str) -> None:
-    """Train base/<task>/ if absent; replace one that does not match only if the user allows it.
-
-    Raises:
-        DopsdError: if the task has no worked solutions of careful and careless solvers.
-    """
+    """Train base/<task>/ if absent; replace one that does not match only if the user allows it."""
     tasks = params.data.tasks
     if not isinstance(tasks[task], TaughtTaskConfig):
         taught = ", ".join(name for name in tasks if isinstance(tasks[name], TaughtTaskConfig))

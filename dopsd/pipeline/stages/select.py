@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
-    """Copy the best checkpoint to runs/<task>/<method>/<seed>/best, with select.json.
-
-    Raises:
-        DopsdError: if the checkpoint is not here.
-    """
+    """Copy the best checkpoint to runs/<task>/<method>/<seed>/best, with select.json."""
     folder = run_folder(task_name, method_name, seed)
     summary = read_json(folder / "evaluate.json", "dopsd evaluate")
     name = f"step-{summary['best_update']:06d}"

@@ -82,11 +82,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
 
 
 def score_point(params: Params, key: RunKey, name: str) -> None:
-    """Score base and best checkpoint with one protocol of the test, for the stage to find.
-
-    Raises:
-        DopsdError: if there is no such protocol, or no selected checkpoint.
-    """
+    """Score base and best checkpoint with one protocol of the test, for the stage to find."""
     read_json(key.folder / "best" / "select.json", "dopsd select")
     if name not in params.test_protocols:
         message = unknown(f"--point {name}", params.test_protocols)

@@ -47,9 +47,6 @@ def check(params: Params, name: str, answers_file: Path | None) -> None:
     Args:
         name: A task that section data defines.
         answers_file: A file of answers to score too; None: none.
-
-    Raises:
-        DopsdError: if the task is unknown, a row is wrong, or the task cannot be trained.
     """
     config = params.data.custom.get(name)
     if config is None:

@@ -34,11 +34,7 @@ class Located:
 
 
 def read(task: CustomTask) -> list[Located]:
-    """Return the problems of all sources, in the order of their rows.
-
-    Raises:
-        DopsdError: if a source cannot be read, has no rows, or a row makes no problem.
-    """
+    """Return the problems of all sources, in the order of their rows."""
     rows = [Located(s, row.place, p) for s in task.config.sources for row, p in task.read(s)]
     for split, source in task.config.sources.items():
         if not any(row.split == split for row in rows):

@@ -132,11 +132,7 @@ class Chains(AskingTask):
         return None if problem.answer == right else f"the answer {right}, found {problem.answer!r}"
 
     def ask(self, text: str) -> Problem:
-        """Return the problem of a chain that a person typed.
-
-        Raises:
-            DopsdError: if the text is no chain.
-        """
+        """Return the problem of a chain that a person typed."""
         if not fits(text.strip(), self.config.modulus):
             raise DopsdError(
                 f"problem {text!r}: expected numbers below {self.config.modulus} and operations,"
@@ -146,11 +142,7 @@ class Chains(AskingTask):
         return self.problem_of(text.strip())
 
     def of_generation(self, question: str, ground_truth: object) -> Problem:
-        """Return the problem of a generation on file.
-
-        Raises:
-            DopsdError: if the question is no chain, or the ground truth is not its result.
-        """
+        """Return the problem of a generation on file."""
         problem = Problem("generation", question, str(ground_truth))
         if expected := self.fault(problem):
             raise DopsdError(f"expected {expected}", code=Code.GENERATIONS_ROW)

@@ -96,9 +96,6 @@ def read_prompt(key: str, path: str) -> str:
 
     Args:
         key: key of params.yaml that names the file, for messages.
-
-    Raises:
-        DopsdError: if the file cannot be read, is not UTF-8, or is empty.
     """
     try:
         text = Path(path).read_bytes().decode()

@@ -34,11 +34,7 @@ def repeated(names: Iterable[str]) -> str | None:
 
 
 def unambiguous(pairs: list[tuple[str, Any]]) -> Cells:
-    """Return a JSON object.
-
-    Raises:
-        ValueError: if a key occurs twice, since only one value could count.
-    """
+    """Return a JSON object."""
     if name := repeated(name for name, _ in pairs):
         raise ValueError(f"key {name} occurs twice; keep one of them")
     return dict(pairs)

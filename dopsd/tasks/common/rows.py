@@ -67,11 +67,7 @@ class RowTask(AskingTask):
         return new_problem(self.name, text, UNKNOWN)
 
     def read(self, split: str) -> list[Problem]:
-        """Return the problems of data.TASK.train or data.TASK.test.
-
-        Raises:
-            DopsdError: if the source cannot be read, or has no usable row.
-        """
+        """Return the problems of data.TASK.train or data.TASK.test."""
         key = f"data.{self.name}.{split}.path"
         source = {"train": self.config.train, "test": self.config.test}[split]
         problems = [
@@ -132,9 +128,6 @@ def held_out(
 
     Returns:
         train in the given order, and the others in the order drawn.
-
-    Raises:
-        DopsdError: if no problem would be left for training.
     """
     if len(problems) <= count:
         raise DopsdError(
@@ -186,9 +179,6 @@ def draw(
     Args:
         make: makes a problem; None: draw again.
         too_few: the message if there are fewer, with {found} and {count}.
-
-    Raises:
-        DopsdError: if there are fewer.
     """
     problems: dict[Hashable, Problem] = {}
     fruitless = 0

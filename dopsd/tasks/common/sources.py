@@ -176,11 +176,7 @@ class Row:
 
 
 def text_of(row: Row, *columns: str) -> str:
-    """Return the text in the first of these columns that the row has.
-
-    Raises:
-        DopsdError: if there is no such column, or no text in it.
-    """
+    """Return the text in the first of these columns that the row has."""
     column = next((name for name in columns if row.values.get(name) is not None), None)
     text = None if column is None else row.values[column]
     if not isinstance(text, str) or not text.strip():
@@ -215,11 +211,7 @@ def encodable(row: Row, column: str | None, text: str) -> str:
 
 
 def each(rows: Iterable[Row], make: Callable[[Row], T]) -> Iterator[tuple[Row, T]]:
-    """Yield every row with what is made of it.
-
-    Raises:
-        DopsdError: at the end, with the first rows of which nothing can be made.
-    """
+    """Yield every row with what is made of it."""
     faults: list[DopsdError] = []
     for row in rows:
         try:
@@ -310,9 +302,6 @@ def read_file(path: Path, key: str) -> Iterator[Row]:
 
     Args:
         key: key of params.yaml that names the file.
-
-    Raises:
-        DopsdError: if the file is missing, of another type, or damaged.
     """
     if path.is_dir():
         raise DopsdError(

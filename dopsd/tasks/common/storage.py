@@ -58,9 +58,6 @@ def read_problems(path: Path, fault: Callable[[Problem], str | None]) -> list[Pr
 
     Args:
         fault: the task's own check, which returns what is wrong with a problem, or None.
-
-    Raises:
-        DopsdError: if the file is missing or a row is malformed; the message names file and line.
     """
     if not path.is_file():
         raise DopsdError(

@@ -32,11 +32,7 @@ PLAIN: Operations = {  # of fractions, without rounding
 
 
 def power(base: float, exponent: float) -> complex:
-    """Return base ** exponent.
-
-    Raises:
-        ValueError: if the exponent exceeds HIGHEST_POWER.
-    """
+    """Return base ** exponent."""
     if abs(exponent) > HIGHEST_POWER:
         raise ValueError(f"an exponent over {HIGHEST_POWER}")
     result: complex = base**exponent

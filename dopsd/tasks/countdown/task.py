@@ -154,9 +154,6 @@ your thoughts
 
         Args:
             is_careful: True: the first solution of the solver; False: what `habit` does.
-
-        Raises:
-            DopsdError: if no expression reaches the target.
         """
         operands, target = problem.extra["numbers"], problem.extra["target"]
         if not is_careful:
@@ -187,11 +184,7 @@ your thoughts
         return None
 
     def ask(self, text: str) -> Problem:
-        """Return the problem of a text: numbers and, last, the target, such as `49 55 53 51`.
-
-        Raises:
-            DopsdError: if the text has fewer than three numbers.
-        """
+        """Return the problem of a text: numbers and, last, the target, such as `49 55 53 51`."""
         *operands, target = [int(n) for n in re.findall(r"[0-9]{1,9}", text)] or [0]
         if len(operands) < MIN_OPERANDS:
             raise DopsdError(

@@ -62,11 +62,7 @@ def listed(value: Any) -> Any:  # noqa: ANN401  # any YAML value
 
 
 def columns_of(template: str) -> list[str]:
-    """Return the names in braces of a template.
-
-    Raises:
-        ValueError: if the braces are unbalanced, or hold more than a name.
-    """
+    """Return the names in braces of a template."""
     try:
         parts = list(Formatter().parse(template))
     except ValueError as error:

@@ -22,9 +22,6 @@ def cell(row: Row, column: str, key: str, decimal: str = ".") -> str:
     Args:
         key: key of params.yaml that names the column, for messages.
         decimal: the decimal mark of a number that is no text.
-
-    Raises:
-        DopsdError: if the row has no such column, or nothing in it.
     """
     if column not in row.values:
         found = columns_found(row, [column])

@@ -44,11 +44,7 @@ class CustomTask(AskingTask):
         self.verifier = make_verifier(f"{self.key}.verifier", config.verifier)
 
     def problem_of(self, row: Row) -> Problem:
-        """Return the problem of a row.
-
-        Raises:
-            DopsdError: if a column is missing or empty, or the verifier cannot use the answer.
-        """
+        """Return the problem of a row."""
         answer = self.rows.answer(row)
         if fault := self.verifier.fault(answer):
             raise DopsdError(
@@ -164,9 +160,6 @@ class CustomTask(AskingTask):
         Args:
             question: the cell or the prompt; None: any.
             answer: the row's answer; None: any.
-
-        Raises:
-            DopsdError: if there is no such row, or several differ.
         """
         if question is None:
             asked = [pair for pairs in self.known.values() for pair in pairs]

@@ -114,9 +114,6 @@ the steps
         """Return the problem of a row {question, answer}.
 
         The answer is a solution that ends in `#### number`.
-
-        Raises:
-            DopsdError: if the row has no such answer.
         """
         question, solution = text_of(row, "question"), text_of(row, "answer")
         _, mark, gold = solution.rpartition("####")
@@ -142,9 +139,6 @@ the steps
 
         Args:
             ground_truth: a number; null, as in published files without a gold answer, scores 0.
-
-        Raises:
-            DopsdError: if the ground truth is something else.
         """
         is_number = isinstance(ground_truth, int | float | str | Figure) and _is_number(
             str(ground_truth).replace(",", "")

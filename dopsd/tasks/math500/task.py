@@ -59,9 +59,6 @@ the solution
         r"""Return the problem of a row {problem, answer} or {problem, solution}.
 
         Without a column `answer`, the answer is in the last \boxed{} of the solution.
-
-        Raises:
-            DopsdError: if the row has no answer.
         """
         problem = text_of(row, "problem")
         solution = row.values.get("solution")
@@ -83,11 +80,7 @@ the solution
         return None if problem.answer.strip() else "an answer that is not blank"
 
     def of_generation(self, question: str, ground_truth: object) -> Problem:
-        """Return the problem of a row in a file of generations; ground truth is the answer as text.
-
-        Raises:
-            DopsdError: if the ground truth is something else.
-        """
+        """Return the problem of a row of generations; ground truth is the answer as text."""
         if not isinstance(ground_truth, str) or not ground_truth:
             raise DopsdError(
                 f"expected a text as ground_truth, found {str(ground_truth)[:40]!r}",

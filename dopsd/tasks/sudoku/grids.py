@@ -68,9 +68,6 @@ def make_puzzle(grid: str, blanks: int, rng: random.Random) -> str:
 
     Args:
         blanks: number of blank cells, at most 12.
-
-    Raises:
-        DopsdError: if no such puzzle is found.
     """
     for _ in range(1000):
         hidden = set(rng.sample(range(CELLS), blanks))
@@ -84,11 +81,7 @@ def make_puzzle(grid: str, blanks: int, rng: random.Random) -> str:
 
 
 def make_split(grids: list[str], count: int, blanks: int, rng: random.Random) -> list[Problem]:
-    """Return `count` distinct puzzles, spread evenly over the grids.
-
-    Raises:
-        DopsdError: if the grids have fewer puzzles.
-    """
+    """Return `count` distinct puzzles, spread evenly over the grids."""
     problems: dict[str, Problem] = {}
     for grid in itertools.islice(itertools.cycle(grids), 50 * count):
         puzzle = make_puzzle(grid, blanks, rng)

@@ -59,9 +59,6 @@ def read_published(path: Path, count: int) -> list[Problem]:
 
     Args:
         count: number of rows to draw, with numpy's RandomState(42) as in the published code.
-
-    Raises:
-        DopsdError: if the file has fewer rows, or a row is malformed.
     """
     import numpy
 
@@ -163,11 +160,7 @@ class Sudoku(AskingTask):
         return fault(problem.prompt, problem.answer)
 
     def ask(self, text: str) -> Problem:
-        """Return the puzzle that a person typed, with its solution.
-
-        Raises:
-            DopsdError: if the text is no puzzle, or has no solution.
-        """
+        """Return the puzzle that a person typed, with its solution."""
         solved = solutions(text) if PUZZLE.fullmatch(text) else []
         if not solved or "0" not in text:
             expected = "16 digits 0-4 with some 0 for blanks, which can be solved"
@@ -175,11 +168,7 @@ class Sudoku(AskingTask):
         return Problem(f"sudoku-{text}", text, solved[0])
 
     def of_generation(self, question: str, ground_truth: object) -> Problem:
-        """Return the problem of a row in a file of generations.
-
-        Raises:
-            DopsdError: if either is malformed.
-        """
+        """Return the problem of a row in a file of generations."""
         puzzle = PUZZLE.search(question)
         text = puzzle[0] if puzzle else question
         is_plain = isinstance(ground_truth, str | int)

@@ -146,9 +146,6 @@ def allowance() -> str:
 
     Returns:
         "" (no), "1" (a base that does not match) or "force" (any base).
-
-    Raises:
-        DopsdError: if the variable has another value.
     """
     value = os.environ.get(ALLOWANCE, "").removeprefix("0")
     if value not in ("", "1", FORCE):

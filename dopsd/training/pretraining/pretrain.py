@@ -151,11 +151,7 @@ class Pretrainer:
         return 1 - 0.95 * decay_progress
 
     def step(self, update: int) -> float:
-        """Make one update and return its loss.
-
-        Raises:
-            DopsdError: if the gradient is not finite.
-        """
+        """Make one update and return its loss."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.shape.learning_rate * self.rate(update)
         loss = masked_diffusion_loss(self.policy, self.batch(update)).mean()
@@ -191,11 +187,7 @@ class Pretrainer:
         )
 
     def row(self, problem: Problem, rng: random.Random) -> tuple[Tensor, Tensor]:
-        """Return a problem's prompt [P] and worked solution [G], padded with end of text.
-
-        Raises:
-            DopsdError: if sampling.gen_length is too short for the solution.
-        """
+        """Return a problem's prompt [P] and worked solution [G], padded with end of text."""
         is_careful = rng.random() < self.shape.careful_share
         text = self.task.worked_solution(problem, is_careful)
         ids = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -35,11 +35,7 @@ class Command:
         return None
 
     def score(self, problem: Problem, answer: str) -> float:
-        """Return the program's score; 0 for an answer that it gives no score in its limits.
-
-        Raises:
-            DopsdError: if it writes anything but a score from 0 to 1.
-        """
+        """Return the program's score; 0 for an answer that it gives no score in its limits."""
         known = problem.answer if self.known is None else self.known
         requests = (_request(problem, problem.answer, answer), _request(problem, known, known))
         try:

@@ -27,11 +27,7 @@ def is_external(path: str) -> bool:
 
 
 def watched(path: str) -> str:
-    """Return the path if it is one of a file in data/external, which DVC watches.
-
-    Raises:
-        ValueError: if it is not.
-    """
+    """Return the path if it is one of a file in data/external, which DVC watches."""
     if not is_external(path):
         raise ValueError(f"expected a file in {EXTERNAL}/, which DVC watches")
     return path
@@ -266,11 +262,7 @@ ANSWER = "{answer}"  # in a pattern: the row's answer
 
 
 def valid_pattern(pattern: str) -> str:
-    """Return the pattern if it is a regular expression.
-
-    Raises:
-        ValueError: if it is not.
-    """
+    """Return the pattern if it is a regular expression."""
     try:
         regex.compile(pattern.replace(ANSWER, "x"))
     except regex.error as error:
@@ -279,11 +271,7 @@ def valid_pattern(pattern: str) -> str:
 
 
 def with_known_names(pattern: str) -> str:
-    """Return the pattern if it has no other name in braces than the answer's.
-
-    Raises:
-        ValueError: if it has, since it would match only these very characters.
-    """
+    """Return the pattern if it has no other name in braces than the answer's."""
     others = [name for name in regex.findall(NAME, pattern) if name != ANSWER]
     if others:
         raise ValueError(f"{others[0]} is unknown; only {ANSWER}, the row's answer, is filled in")

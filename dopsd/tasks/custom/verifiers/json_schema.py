@@ -116,9 +116,6 @@ def _check_parts(place: str, schema: Any, dialect: str) -> None:  # noqa: ANN401
     Args:
         place: key and file, for messages.
         dialect: address of its version of JSON schema.
-
-    Raises:
-        DopsdError: at the first such part, since answers reach only some of them.
     """
     from referencing import Registry, jsonschema
     from referencing.exceptions import Unresolvable

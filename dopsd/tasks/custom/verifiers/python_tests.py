@@ -76,9 +76,6 @@ class PythonTests:
 
         Args:
             key: key of params.yaml, for messages.
-
-        Raises:
-            DopsdError: if there is no sandbox on this machine.
         """
         self.key, self.config = key, config
         if fault := missing_sandbox():
@@ -93,11 +90,7 @@ class PythonTests:
         return None
 
     def score(self, problem: Problem, answer: str) -> float:
-        """Return 1 if the answer's program passes the row's tests, else 0.
-
-        Raises:
-            DopsdError: if the problem has no tests, or the sandbox does not start.
-        """
+        """Return 1 if the answer's program passes the row's tests, else 0."""
         cells = problem.extra.get(ROW, {})
         if self.config.tests not in cells:
             raise DopsdError(
