@@ -20,7 +20,7 @@ from verification_page import verification_page
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.errors import Code, DopsdError
-from dopsd.pipeline.base_tables import architectures_table, checkpoints_table
+from dopsd.pipeline.bases.table import architectures_table, checkpoints_table
 from dopsd.tasks.registry import TASKS, load_task
 from dopsd.tracking.glossary import TABLES, Table
 

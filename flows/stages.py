@@ -15,8 +15,8 @@ from dopsd.config.params_file import way_back
 from dopsd.core.environment import RESTORE_ONLY
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.paths import PUBLISHED, RunKey
-from dopsd.pipeline.disk_model import require_room
 from dopsd.pipeline.dvc.command import ask_dvc, remote_problem
+from dopsd.pipeline.dvc.disk_room import require_room
 from dopsd.pipeline.dvc.writer_lock import WriterLock
 from dopsd.pipeline.run import request as run_request
 from dopsd.pipeline.run.request import RunRequest

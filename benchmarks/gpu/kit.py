@@ -15,7 +15,7 @@ from timing import Timer
 from dopsd.models.backends import kernels_of
 from dopsd.models.llada.configuration import TOY, LladaConfig
 from dopsd.models.llm_policy import LlmPolicy
-from dopsd.pipeline.memory_model import block_bytes, memory, rollout_bytes, update_bytes
+from dopsd.pipeline.estimate.memory import block_bytes, memory, rollout_bytes, update_bytes
 from dopsd.pipeline.shape import Shape, lora_parameters
 
 Result = tuple[str, dict[str, Any]]  # a name and its figures

@@ -189,13 +189,13 @@ def add_bases(commands: Commands) -> None:
 
 
 def _models(_: argparse.Namespace) -> None:
-    from dopsd.pipeline.base_tables import list_bases
+    from dopsd.pipeline.bases.table import list_bases
 
     list_bases()
 
 
 def _inspect(a: argparse.Namespace) -> None:
-    from dopsd.pipeline.bases import inspect
+    from dopsd.pipeline.bases.inspect import inspect
 
     inspect(a.base, a.block_size)
 

@@ -21,7 +21,7 @@ from dopsd.models.registry import download, named
 
 if TYPE_CHECKING:
     from dopsd.cli.arguments import Commands
-    from dopsd.pipeline.estimate import Planned
+    from dopsd.pipeline.estimate.command import Planned
 
 NEXT = """{folder}: ready. Next:
   cd {folder}
@@ -166,7 +166,7 @@ def _notes(settings: Params, hardware: str | None) -> list[str]:
     """Return what to know about new settings: of their base, their matrix and the hardware."""
     from dopsd.config.consistency import SIDE_BY_SIDE, matrix_notes
     from dopsd.config.profiles import at_once
-    from dopsd.pipeline.base_fit import blocks_notes
+    from dopsd.pipeline.bases.fit import blocks_notes
 
     runs = at_once(hardware) // settings.launch.processes if hardware else 1
     side_by_side = [SIDE_BY_SIDE.format(count=runs)] if runs > 1 else []
@@ -189,19 +189,19 @@ def _written(a: argparse.Namespace, changed: list[str], is_new: bool) -> list[st
 
 
 def _planned(a: argparse.Namespace) -> Planned:
-    from dopsd.pipeline.estimate import Planned
+    from dopsd.pipeline.estimate.command import Planned
 
     return Planned(a.profile, a.preset or PRESET, a.hardware or HARDWARE, a.changes, a.params)
 
 
 def _estimate(a: argparse.Namespace) -> None:
-    from dopsd.pipeline.estimate import print_estimate
+    from dopsd.pipeline.estimate.command import print_estimate
 
     print_estimate(_planned(a))
 
 
 def _rehearse(a: argparse.Namespace) -> None:
-    from dopsd.pipeline.rehearse import rehearse
+    from dopsd.pipeline.estimate.rehearse import rehearse
 
     rehearse(_planned(a))
 
@@ -228,7 +228,7 @@ def _task(a: argparse.Namespace, params: Params) -> None:
 
 def _check(a: argparse.Namespace, params: Params) -> None:
     from dopsd.config.consistency import matrix_notes
-    from dopsd.pipeline.base_fit import block_faults
+    from dopsd.pipeline.bases.fit import block_faults
     from dopsd.pipeline.run.request import mismatched_bases
     from dopsd.pipeline.task_check.rows import check_rows
     from dopsd.tasks.common.storage import data_files

@@ -107,7 +107,7 @@ def kernels(params: Params) -> Iterator[Finding]:
 
 def disk(params: Params) -> Iterator[Finding]:
     """Check that the disks have room for the runs of the matrix that are missing."""
-    from dopsd.pipeline.disk_model import free_bytes, missing_bytes, missing_runs
+    from dopsd.pipeline.dvc.disk_room import free_bytes, missing_bytes, missing_runs
 
     free, runs = free_bytes() / 1e9, len(missing_runs(params))
     try:

@@ -95,7 +95,7 @@ class Writing:
                 remove_dead_links()
             params = _params() if self._is_whole else None
             if params:
-                from dopsd.pipeline.disk_model import require_room  # slow to import
+                from dopsd.pipeline.dvc.disk_room import require_room  # slow to import
 
                 require_room(params)
                 self.words += _without_unsolved(params)

@@ -55,7 +55,7 @@ def run_here(request: RunRequest, params: Params) -> None:
     Raises:
         DopsdError: if a stage fails, or the run is stopped.
     """
-    from dopsd.pipeline.disk_model import require_room  # slow to import
+    from dopsd.pipeline.dvc.disk_room import require_room  # slow to import
 
     require_room(params)
     with WriterLock("run"):

@@ -27,8 +27,8 @@ from dopsd.core.interrupts import handling
 from dopsd.core.paths import RunKey
 from dopsd.core.progress import log
 from dopsd.distributed.nodes import gpus
-from dopsd.pipeline.disk_model import missing_runs, require_room
 from dopsd.pipeline.dvc import command
+from dopsd.pipeline.dvc.disk_room import missing_runs, require_room
 from dopsd.pipeline.dvc.previous import keep
 from dopsd.pipeline.dvc.writer_lock import WriterLock
 from dopsd.pipeline.results.summary import summary

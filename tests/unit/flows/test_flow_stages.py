@@ -66,7 +66,7 @@ def test_a_start_that_is_refused_leaves_params_yaml_as_it_was(project, monkeypat
         stages.write_settings.fn(other_base)
     more = RunRequest(profiles.AS_IT_STANDS, max_updates=9)
     with monkeypatch.context() as full:
-        full.setattr("dopsd.pipeline.disk_model.free_bytes", lambda: 0)
+        full.setattr("dopsd.pipeline.dvc.disk_room.free_bytes", lambda: 0)
         with pytest.raises(DopsdError, match=r"nothing was started: disk: 0\.0 GB are free"):
             stages.write_settings.fn(more)
         with pytest.raises(DopsdError, match=r"disk: 0\.0 GB are free"):

@@ -19,8 +19,8 @@ from dopsd.cli.main import main
 from dopsd.config import profiles
 from dopsd.config.loading import checked
 from dopsd.config.params_file import with_changes
-from dopsd.pipeline.base_fit import block_faults
-from dopsd.pipeline.estimate import CpuSpeed
+from dopsd.pipeline.bases.fit import block_faults
+from dopsd.pipeline.estimate.command import CpuSpeed
 
 BD3LM = "Qwen3-0.6B-diffusion-bd3lm-v0.1"
 OF_BLOCKS = ("model.block_size=32", "method.d_opsd.reveal_scope=all_masked")
@@ -164,7 +164,9 @@ def test_an_estimate_names_layers_that_a_base_has_not(folder: Path, capsys):
 
 
 def test_an_estimate_for_a_cpu_measures_it(folder: Path, capsys, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("dopsd.pipeline.estimate.cpu_speed", lambda kind: CpuSpeed(1e12, kind))
+    monkeypatch.setattr(
+        "dopsd.pipeline.estimate.command.cpu_speed", lambda kind: CpuSpeed(1e12, kind)
+    )
     small = ["--profile", "a2d-0.6b-sudoku", "--preset", "small", "--hardware", "cpu"]
     assert main(["estimate", *small]) == 0
     shown = capsys.readouterr().out

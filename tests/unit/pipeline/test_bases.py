@@ -29,9 +29,9 @@ from dopsd.models.registry import (
     published,
     traits,
 )
-from dopsd.pipeline.base_fit import block_faults
-from dopsd.pipeline.base_tables import list_bases
-from dopsd.pipeline.bases import inspect
+from dopsd.pipeline.bases.fit import block_faults
+from dopsd.pipeline.bases.inspect import inspect
+from dopsd.pipeline.bases.table import list_bases
 
 
 def test_each_architecture_names_its_checkpoints_and_their_licence(capsys):

@@ -14,8 +14,8 @@ from dopsd.config.loading import load_params
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
 from dopsd.models.adapter_files import copy_checkpoint, run_checkpoints
-from dopsd.pipeline import disk_model
 from dopsd.pipeline.dvc import command as dvc
+from dopsd.pipeline.dvc import disk_room
 from dopsd.pipeline.dvc.pruning import remove_unwanted
 from dopsd.pipeline.stages import select
 
@@ -103,7 +103,7 @@ def test_the_whole_matrix_needs_room_and_loses_what_is_unwanted(
 ):
     asked: list[object] = []
     monkeypatch.setattr(dvc.Writing, "_run_dvc", lambda _: os.EX_OK)
-    monkeypatch.setattr(disk_model, "require_room", asked.append)
+    monkeypatch.setattr(disk_room, "require_room", asked.append)
     write_params(checkpoints__keep=1)
     Path("dvc.yaml").touch()
     assert dvc.run(words) == 0

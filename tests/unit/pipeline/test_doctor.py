@@ -69,12 +69,12 @@ def test_a_package_that_is_not_there_or_breaks_the_platform_matters_by_what_it_i
 
 
 def test_too_little_disk_and_a_kernel_that_cannot_run_are_reported(monkeypatch):
-    monkeypatch.setattr("dopsd.pipeline.disk_model.free_bytes", lambda: 1e9)
+    monkeypatch.setattr("dopsd.pipeline.dvc.disk_room.free_bytes", lambda: 1e9)
     assert next(machine.disk(params())).message == "1 GB free; for 1 missing run about 2 GB"
     unmade = params(model__path="base/unmade")  # pretraining makes it
     assert next(machine.disk(unmade)).message == "1 GB free; for 1 missing run about 2 GB"
     # 4 GB for each of 2 checkpoints and their copies until DVC's are links, and 2 x 2 moments
-    monkeypatch.setattr("dopsd.pipeline.disk_model.checkpoint_bytes", lambda params, shape: 4e9)
+    monkeypatch.setattr("dopsd.pipeline.dvc.disk_room.checkpoint_bytes", lambda params, shape: 4e9)
     whole = params(train__weights="all")
     found = next(machine.disk(whole))
     assert found.message == "1 GB free; for 1 missing run about 34 GB" and not found.is_fit

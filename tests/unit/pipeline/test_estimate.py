@@ -34,9 +34,9 @@ from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.lora import attach
-from dopsd.pipeline.cost_model import Cost, Facts, estimate, fails, rounds, utilisation
-from dopsd.pipeline.estimate import facts_of, lines
-from dopsd.pipeline.memory_model import KERNEL_BYTES
+from dopsd.pipeline.estimate.command import facts_of, lines
+from dopsd.pipeline.estimate.cost import Cost, Facts, estimate, fails, rounds, utilisation
+from dopsd.pipeline.estimate.memory import KERNEL_BYTES
 from dopsd.pipeline.shape import Shape, lora_parameters, size_of
 from dopsd.training.trainer import Trainer
 

@@ -23,8 +23,8 @@ from dopsd.config import profiles
 from dopsd.config.loading import checked
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import load_policy
-from dopsd.pipeline import rehearse
-from dopsd.pipeline.toy import build_toy
+from dopsd.pipeline.estimate import rehearse
+from dopsd.pipeline.estimate.toy import build_toy
 from dopsd.training.run_settings import PHASES
 
 FOLDER = Path("work/rehearse/llada-8b-gsm8k")
@@ -160,9 +160,7 @@ def test_processes_that_end_well_have_status_zero(tmp_path):
 
 def begin(folder: Path, *stages: str) -> subprocess.Popen[str]:
     """A rehearsal of some stages."""
-    code = (
-        f"from dopsd.cli import main; from dopsd.pipeline import rehearse as r; r.STAGES={stages};"
-    )
+    code = f"from dopsd.cli import main; from dopsd.pipeline.estimate import rehearse as r; r.STAGES={stages};"
     code += "raise SystemExit(main.main(['rehearse', '--profile', 'embedded']))"
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.Popen(

@@ -442,8 +442,8 @@ def test_an_unknown_task_lists_those_of_the_file(project: Path, capsys):
 
 
 def test_estimates_and_rehearsals_know_sizes_without_published_figures(project: Path):
-    from dopsd.pipeline.cost_model import Facts, problems
-    from dopsd.pipeline.estimate import facts_of
+    from dopsd.pipeline.estimate.command import facts_of
+    from dopsd.pipeline.estimate.cost import Facts, problems
 
     begin(project)
     settings = load_params()

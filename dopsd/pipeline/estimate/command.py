@@ -17,8 +17,8 @@ from dopsd.config.params_file import with_changes
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import object_in
 from dopsd.core.paths import RUNS
-from dopsd.pipeline import disk_model
-from dopsd.pipeline.cost_model import GIGA, PETA, Cost, Facts, estimate, problems
+from dopsd.pipeline.dvc import disk_room
+from dopsd.pipeline.estimate.cost import GIGA, PETA, Cost, Facts, estimate, problems
 from dopsd.pipeline.shape import Shape, lora_parameters, size_of
 from dopsd.training.pretraining.adapt import form_of
 
@@ -197,7 +197,7 @@ def print_cost(full: Params, hardware: str) -> None:
             "",
             f"at full size, {method} on {where} and seed:",
             *lines(cost, full.launch.processes, gpus, known, cpu),
-            disk_model.line(own, Shape(config, lora_parameters(config, own))),
+            disk_room.line(own, Shape(config, lora_parameters(config, own))),
         ]
         if cost.adapting:
             size = Shape(config, 0).parameters / GIGA
@@ -214,7 +214,7 @@ def print_cost(full: Params, hardware: str) -> None:
     at_once = min(at_once, len(full.runs))
     if len(full.runs) > 1:
         sums = [hours_of_all(full, costs, gpu, at_once) for gpu in gpus]
-        total = disk_model.matrix_bytes(full, full.runs, at_once) / 1e9
+        total = disk_room.matrix_bytes(full, full.runs, at_once) / 1e9
         disk = f"disk of all {len(full.runs)} runs on one machine: about {total:.0f} GB"
         sys.stdout.write("\n".join(["", *sums, disk, ""]))
     side_by_side = [SIDE_BY_SIDE.format(count=at_once)] if at_once > 1 else []

@@ -23,8 +23,8 @@ from dopsd.core.errors import Code, DopsdError
 from dopsd.core.interrupts import SIGNALS, handling
 from dopsd.core.progress import log
 from dopsd.distributed.launch import LAUNCHER
-from dopsd.pipeline.estimate import Planned, print_cost
-from dopsd.pipeline.toy import PROBLEMS, SOURCE, build_toy, small
+from dopsd.pipeline.estimate.command import Planned, print_cost
+from dopsd.pipeline.estimate.toy import PROBLEMS, SOURCE, build_toy, small
 
 STAGES = ("prepare", "adapt", "evaluate_base", "train", "evaluate", "select", "test", "report")
 DURATION = "about a minute on two CPU cores, and the download of data that are not here yet"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from dopsd.algorithms.common.config import AlgorithmConfig, Forwards, SelectingConfig, kind_of
 from dopsd.algorithms.sft.config import MOST, RATIOS, SftConfig
 from dopsd.config.profiles import published_rows
-from dopsd.pipeline.memory_model import memory
+from dopsd.pipeline.estimate.memory import memory
 from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.tasks.common.storage import DATA
 

@@ -13,8 +13,8 @@ from dopsd.config import profiles
 from dopsd.config.loading import checked, load_params
 from dopsd.core.errors import DopsdError
 from dopsd.models.llada import LladaConfig
-from dopsd.pipeline import disk_model
-from dopsd.pipeline.disk_model import line, missing_bytes, missing_runs, run_bytes
+from dopsd.pipeline.dvc import disk_room
+from dopsd.pipeline.dvc.disk_room import line, missing_bytes, missing_runs, run_bytes
 from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.training.config import CheckpointsConfig
 
@@ -33,7 +33,7 @@ def test_a_run_of_llada_8b_takes_what_was_counted_by_hand(monkeypatch: pytest.Mo
     assert run_bytes(few, shape, is_training=True) == 4 * weights * (20 + 2 + 2 * 2)
     few = settings.model_copy(update={"checkpoints": CheckpointsConfig(keep=3)})
     assert run_bytes(few, shape) == 4 * weights * (4 + 2 + 2 * 2)
-    monkeypatch.setattr(disk_model, "has_links", lambda folder: False)
+    monkeypatch.setattr(disk_room, "has_links", lambda folder: False)
     # 3 places, and the best one in runs/ and in DVC's cache
     assert run_bytes(settings, shape) == 4 * weights * (3 * 20 + 2 + 2 * 2)
     assert "(copies in work/, runs/" in line(settings, shape)
@@ -55,12 +55,12 @@ def test_a_matrix_that_does_not_fit_is_refused_before_it_starts(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ):
     free = 1e5
-    monkeypatch.setattr(disk_model.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    monkeypatch.setattr(disk_room.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     write_params(matrix__seeds=[0, 1, 2])
     with pytest.raises(DopsdError, match="3 missing runs of the matrix take about"):
-        disk_model.require_room(load_params())
+        disk_room.require_room(load_params())
     write_params(matrix__seeds=[0], checkpoints__keep="best_and_last", train__updates=1)
-    disk_model.require_room(load_params())
+    disk_room.require_room(load_params())
 
 
 @pytest.mark.full
@@ -82,15 +82,15 @@ def test_each_disk_takes_a_file_and_the_fullest_one_decides(
 ):
     params = load_params()
     shape = Shape(LladaConfig(), 100)
-    assert disk_model.disks() == [project]
+    assert disk_room.disks() == [project]
     Path("mlartifacts").symlink_to("/dev")
-    assert disk_model.disks() == [project, Path("mlartifacts").absolute()]
+    assert disk_room.disks() == [project, Path("mlartifacts").absolute()]
     assert "(one file on each of 2 disks for work/ and runs/)" in line(params, shape)
     free = {project: 1e12, Path("mlartifacts").absolute(): 1e3}
-    monkeypatch.setattr(disk_model.shutil, "disk_usage", lambda p: SimpleNamespace(free=free[p]))
+    monkeypatch.setattr(disk_room.shutil, "disk_usage", lambda p: SimpleNamespace(free=free[p]))
     with pytest.raises(DopsdError, match="are free"):
-        disk_model.require_room(params)
+        disk_room.require_room(params)
 
 
 def test_a_folder_that_cannot_be_written_has_no_links(tmp_path: Path):
-    assert not disk_model.has_links(tmp_path / "none")
+    assert not disk_room.has_links(tmp_path / "none")

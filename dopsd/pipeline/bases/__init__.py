@@ -1,0 +1,1 @@
+"""Bases: what one is, whether settings fit it, which there are."""
