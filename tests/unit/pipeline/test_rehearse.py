@@ -160,8 +160,8 @@ def test_processes_that_end_well_have_status_zero(tmp_path):
 
 def begin(folder: Path, *stages: str) -> subprocess.Popen[str]:
     """A rehearsal of some stages."""
-    code = f"from dopsd.cli import main; from dopsd.pipeline.estimate import rehearse as r; r.STAGES={stages};"
-    code += "raise SystemExit(main.main(['rehearse', '--profile', 'embedded']))"
+    code = "from dopsd.cli import main; from dopsd.pipeline.estimate import rehearse as r;"
+    code += f"r.STAGES={stages};raise SystemExit(main.main(['rehearse', '--profile', 'embedded']))"
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
         [sys.executable, "-c", code], cwd=folder, env=env, stderr=subprocess.PIPE, text=True
