@@ -195,6 +195,7 @@ def denoise(
         batch.enter(active, block)
         num_masked = decoding.block_length  # known here: counting masks would wait for the GPU
         for k in decoding.num_transfer_tokens:
+            # hidden states of the block, and of its masked positions
             active_ids, mask = batch.ids[active], batch.attention_of(active)
             slots, valid = pack(active_ids[:, block] == model.mask_id, num_masked)
             if growing is not None:
@@ -202,6 +203,7 @@ def denoise(
             else:
                 hidden = model.hidden(active_ids, mask)[:, block]
             masked = take(hidden, slots)
+            # propose a token at every mask, and commit the k most confident ones
             slots, keys = slots + block.start, fold_in(batch.keys[active], batch.step)
             known = valid if batch.is_shared else None  # else all rows have as many masks
             step = StepInput(masked, slots, batch.positions(active, slots), keys, known)
@@ -212,6 +214,7 @@ def denoise(
                 batch.commits.keep(active, columns - batch.start, committed, chosen)
             num_masked -= k
             batch.step += 1
+        # rows whose text has ended leave the batch
         rest = batch.unfinished(active, block.stop)
         if growing is not None:
             growing.keep(active, rest)

@@ -156,6 +156,7 @@ class MicroBatches:
         self, method: Algorithm, policy: Policy, batches: list[Batch], denominator: float
     ) -> MetricSums | Batch:
         """Return the metrics; if memory ran out, no gradients and the micro-batch of that pass."""
+        # one pass for each micro-batch; the first that does not fit ends the attempt
         metrics, totals = MetricSums(), []
         for micro_batch, share in self._passes(policy, batches):
             output = one_pass(method, policy, micro_batch, denominator, share)

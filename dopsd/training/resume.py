@@ -155,6 +155,7 @@ def _begin(run: RunSettings, scratch: Path, best: Resumable | None) -> None:
     """Bring the checkpoints to continue from into the folder, then write run.json."""
     decisive, ends = settings_of(run)
     code, record = code_of(run.key.task, run.kind), record_of(best.folder if best else scratch)
+    # checkpoints of another folder: the same run with another number of updates
     if best and best.folder != scratch:
         write_json(scratch / RECORD, record)  # first, so that the checkpoints' origin is known
         link_checkpoints(best, scratch)
@@ -165,6 +166,7 @@ def _begin(run: RunSettings, scratch: Path, best: Resumable | None) -> None:
             f"train: no checkpoints of updates {', '.join(map(str, best.lacking))}: the other run"
             " did not make them (train.checkpoint_every) or no longer has them (checkpoints.keep)"
         )
+    # other code: begin anew, and note which code made which updates
     if not best and record.get("code") != code:
         _set_aside(scratch)
         clear(scratch)
@@ -179,6 +181,7 @@ def _begin(run: RunSettings, scratch: Path, best: Resumable | None) -> None:
                 "version": package_version("dopsd"),
             },
         ]
+    # who the run is: what the next start compares
     cells = sorted({str(run.key), *(cells if best else record.get("cells", []))})
     new_record = {
         "settings": decisive,

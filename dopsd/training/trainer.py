@@ -200,11 +200,13 @@ class Trainer:
             DopsdError: if no collect of the run found anything to learn from.
         """
         started, cpu_started = time.monotonic(), time.process_time()
+        # this rank's problems, and what the algorithm makes of them
         self.policy.core.eval()
         self.made.updates = self.update
         problems = self.order.of(self.counters["collects"])
         collected = self.algorithm.collect(self.policy, problems, self.counters["collects"])
         updates, stats = [list(batches) for batches in collected.updates], collected.stats
+        # as many updates on every rank, an empty one where a rank has fewer; counters of all ranks
         counts = [len(updates), sum(map(len, updates)), *stats.counters.values()]
         rank_counts = self.policy.process_group.all_gather_object([counts], is_done=True)
         padding = max(row[0] for row in rank_counts) - len(updates)
@@ -213,6 +215,7 @@ class Trainer:
         for name, total in zip(stats.counters, sums, strict=True):
             self.counters[name] += total
         self.counters["collects"] += 1
+        # whether the run has collapsed, or finds nothing to learn
         is_empty = batches == 0  # on all ranks
         self.counters["empty_collects"] += is_empty
         self.empty_in_a_row = self.empty_in_a_row + 1 if is_empty else 0
