@@ -26,7 +26,7 @@ from dopsd.config.profiles import embedded
 
 pytestmark = pytest.mark.full
 
-METHODS = ", ".join(sorted({*ALGORITHMS.names, "credited_trace_rl", "routed"})[:3])
+METHODS = ", ".join(sorted({*ALGORITHMS.names, "routed"})[:3])
 
 ALGORITHM_LINES = "".join(f"{name} = {package}\n" for name, package in PACKAGES.items())
 FILES = {

@@ -1,1 +1,1 @@
-"""Two algorithms for dopsd whose teacher sees part of a verified future (own, experimental)."""
+"""An algorithm for dopsd whose teacher sees part of a verified future (own, experimental)."""
