@@ -31,7 +31,7 @@ class SamplingPlan:
         retry_temperature: temperature of all later attempts.
         stop_at_first_correct: stop attempts at a problem after the first correct one.
         decoding: lengths and steps; its temperature is replaced by that of the attempt.
-        key: (seed, update) of the random numbers.
+        key: (seed, collect) of the random numbers.
     """
 
     attempts: int

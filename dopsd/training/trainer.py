@@ -267,7 +267,7 @@ class Trainer:
         return over_ranks(self.accelerator, metrics)
 
     def step(self, metrics: MetricSums) -> dict[str, float]:
-        """Clip the gradients, sum them over the ranks, and change the weights.
+        """Sum the gradients over the ranks, clip them, and change the weights.
 
         Returns:
             The update's row of the log, with the metrics of its collects.
@@ -301,7 +301,7 @@ class Trainer:
         """Return N of the paper's Eq. 12, over all ranks, by which gradients are divided.
 
         It is the number of problems of a collect, or the sum of the batches' weights: those of
-        the states of one kept rollout add up to 1.
+        the states of one kept rollout in an update add up to 1.
         """
         if self.algorithm.normalize_by_all_prompts:
             return float(self.settings.prompts_per_collect)

@@ -176,7 +176,7 @@ def _states(
         candidates[:, first_index(rollout.completion_ids, blocks.eos_id) + 1 :] = False
     committed = (rollout.revealed_at == step[:, None]) & candidates
     num_transfer_tokens = torch.tensor(blocks.num_transfer_tokens)[step % per_block]
-    # |K_s|
+    # |K_s|, where the teacher chooses the positions
     k = torch.minimum(num_transfer_tokens, candidates.sum(1))
     if blocks.by_threshold:
         k = torch.minimum((rollout.revealed_at == step[:, None]).sum(1), candidates.sum(1))
@@ -207,7 +207,7 @@ def states_by_update(
     its trajectory in that update), so that each trajectory weighs 1.
 
     Args:
-        key: (seed, update) of the random numbers.
+        key: (seed, collect) of the random numbers.
         views: what the teacher of each rollout is given; None: the student's prompt, and the future
             of the rollout.
         share: (rank, ranks); each rank gets a contiguous share of an update's steps.
