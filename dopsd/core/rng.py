@@ -1,7 +1,7 @@
 """Random numbers as a pure function of a key: independent of device, batch and resume.
 
-A key is folded from what names the draw (seed, collect, problem, attempt, step, position, vocabulary
-entry) with the splitmix64 finaliser. No generator has a state that a crash could lose.
+A key is folded from what names the draw (seed, collect, problem, attempt, step, position,
+vocabulary entry) with the splitmix64 finaliser. No generator has a state that a crash could lose.
 """
 
 import torch
