@@ -251,7 +251,8 @@ def _fit(table: Table, console: Console, options: ConsoleOptions) -> list[str]:
         column.overflow = "fold"
 
     def widest(column: Column) -> int:
-        return max(Measurement.get(console, options, cell).maximum for cell in column.cells)
+        sizes = [Measurement.get(console, options, cell).maximum for cell in column.cells]
+        return max([0, *sizes])
 
     widths = [widest(first), *(min(widest(column), READABLE) for column in others)]
     while len(widths) > 1 and sum(widths) + BETWEEN * len(widths) > options.max_width:

@@ -76,7 +76,8 @@ def begin(a: argparse.Namespace, main: Callable[[list[str]], int]) -> int:
     if a.at_once is None:
         set_nodes(a)
         return main(a.words)
-    if a.words != ["repro"] or a.nodes or a.backend or a.node is not None:
+    others = (a.nodes, a.backend, a.hosts, a.ssh, a.port, a.node, a.meet)
+    if a.words != ["repro"] or any(value is not None for value in others):
         raise DopsdError(
             f"launch: --at-once goes with `repro` alone: dopsd launch --at-once {a.at_once} repro",
             code=Code.USAGE,

@@ -39,7 +39,7 @@ SMALLER = (
     " train.gradient_checkpointing; then the same command continues from the last checkpoint"
 )
 # may use the Hugging Face hub
-ONLINE = ("inspect", "prepare", "push", "rehearse", "repro", "run", "task")
+ONLINE = ("inspect", "launch", "prepare", "push", "rehearse", "repro", "run", "task")
 # commands whose result is what they print
 PRINTING = (
     *("check", "compare", "doctor", "estimate", "explain", "inspect", "models", "sample", "score"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heapreplace
 from pathlib import Path
@@ -214,9 +215,11 @@ def print_cost(full: Params, hardware: str) -> None:
     at_once = min(at_once, len(full.runs))
     if len(full.runs) > 1:
         sums = [hours_of_all(full, costs, gpu, at_once) for gpu in gpus]
-        total = disk_room.matrix_bytes(full, full.runs, at_once) / 1e9
-        disk = f"disk of all {len(full.runs)} runs on one machine: about {total:.0f} GB"
-        sys.stdout.write("\n".join(["", *sums, disk, ""]))
+        during = 1 if at_once == 1 else len(full.runs)  # side by side all are pruned at the end
+        with suppress(DopsdError):  # the size of a base that is yet to be made
+            total = disk_room.matrix_bytes(full, full.runs, during) / 1e9
+            sums.append(f"disk of all {len(full.runs)} runs on one machine: about {total:.0f} GB")
+        sys.stdout.write("\n".join(["", *sums, ""]))
     side_by_side = [SIDE_BY_SIDE.format(count=at_once)] if at_once > 1 else []
     for line in matrix_notes(full) + side_by_side:
         sys.stdout.write(f"note: {line}\n")
@@ -228,7 +231,7 @@ def hours_of_all(full: Params, costs: list[Cost], gpu: str, at_once: int) -> str
 
     Args:
         costs: of a run of each of `full.pairs`.
-        at_once: runs that this hardware makes at a time, the longest first; each then makes
+        at_once: runs that this hardware makes at a time, in the matrix' order; each then makes
             d3llm's recordings itself.
     """
     processes, seeds = full.launch.processes, len(full.matrix.seeds)
@@ -246,7 +249,7 @@ def hours_of_all(full: Params, costs: list[Cost], gpu: str, at_once: int) -> str
     if at_once == 1:
         return text
     ends = [adapting] * at_once
-    for run in sorted(runs, reverse=True):
+    for run in runs:
         heapreplace(ends, ends[0] + run)
     return f"{text}; {at_once} at a time: about {hours(max(ends))}"
 

@@ -2,12 +2,13 @@
 
 DVC makes one stage at a time. So the stages' commands run without it first, several runs at once:
 their checkpoints and answers are in work/, by what decides them. Then `dopsd repro` runs, whose
-stages find these there and compute nothing again.
+stages find these there. It computes little: a test's trajectory, and the tasks of evaluate.watch.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,11 +27,13 @@ from dopsd.core.files import WORK
 from dopsd.core.interrupts import handling
 from dopsd.core.paths import RunKey
 from dopsd.core.progress import log
+from dopsd.distributed.launch import GUARD
 from dopsd.distributed.nodes import gpus
 from dopsd.pipeline.dvc import command
 from dopsd.pipeline.dvc.disk_room import missing_runs, require_room
 from dopsd.pipeline.dvc.previous import keep
 from dopsd.pipeline.dvc.writer_lock import WriterLock
+from dopsd.pipeline.recipes import PARAMS
 from dopsd.pipeline.results.summary import summary
 
 LOGS = WORK / "launch"
@@ -62,11 +65,15 @@ class Running:
             return True
         if status or not self.waiting:
             return False
-        seen = {"CUDA_VISIBLE_DEVICES": ",".join(self.devices)} if any(self.devices) else {}
+        env = os.environ | {GUARD: str(os.getpid())}  # they save if this process is killed
+        if any(self.devices):
+            cores = (os.cpu_count() or 1) // max(1, len(gpus()))
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(self.devices)
+            env.setdefault("OMP_NUM_THREADS", str(max(1, cores)))
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "dopsd", *self.waiting.pop(0)],
-                env=os.environ | seen,
+                env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -106,9 +113,16 @@ class SideBySide:
         LOGS.mkdir(parents=True, exist_ok=True)
         waiting, told = list(keys), time.monotonic()
         lost = partial(self._note, signal.SIGTERM)
-        with handling(self._note), WriterLock("launch", lost=lost):
+        params_file = PARAMS.read_bytes()
+        with WriterLock("launch", lost=lost), handling(self._note):
             try:
                 while (self.running or waiting) and not self.stopped_by:
+                    if PARAMS.read_bytes() != params_file:
+                        raise DopsdError(
+                            f"launch: {PARAMS} changed while its runs were made; put it back, or"
+                            " start again with the new settings",
+                            code=Code.CHANGED_DURING_STAGE,
+                        )
                     while waiting and self.free:
                         self._begin(waiting.pop(0))
                     for run in [run for run in self.running if not run.go_on()]:
@@ -132,6 +146,7 @@ class SideBySide:
         log(f"launch: {key}: begins on {place}; its log is {run.log}")
         if replaced := keep(key):
             log(f"launch: {replaced}")
+            shutil.rmtree(key.folder / "test")  # of the results that were there; they are kept
         self.running.append(run)
 
     def _end(self, run: Running) -> None:
@@ -170,15 +185,12 @@ def reproduce(count: int) -> int:
     require("launch", "dvc")
     params = load_params()
     side_by_side = SideBySide(params, devices_of(params, count))
-    require_room(params, count)
-    cores = max(1, (os.cpu_count() or 1) // count // params.launch.processes)
-    os.environ.setdefault("OMP_NUM_THREADS", str(cores))
+    require_room(params, len(params.runs))  # the last step removes what checkpoints.keep does not
+    stages = command.ask_dvc("stage", "list", "--name-only").stdout.split()
+    if status := command.run(["repro", *(s for s in stages if s.partition("@")[0] in SHARED)]):
+        return status
     missing = {run.key for run in missing_runs(params)}
     keys = [run.key for run in params.runs if run.key in missing or not run.key.is_tested]
-    stages = command.ask_dvc("stage", "list", "--name-only").stdout.split()
-    first = [name for name in stages if name.partition("@")[0] in SHARED]
-    if status := command.run(["repro", *first]):
-        return status
     side_by_side.run(keys)
     if number := side_by_side.stopped_by:
         raise DopsdError(
@@ -187,8 +199,10 @@ def reproduce(count: int) -> int:
             128 + number,
             code=Code.INTERRUPTED,
         )
-    if side_by_side.failed:
-        names = ", ".join(map(str, side_by_side.failed))
+    if failed := side_by_side.failed:
+        if good := [f"report@{run.key.stage}" for run in params.runs if run.key not in failed]:
+            command.run(["repro", *good])
+        names = ", ".join(map(str, failed))
         log(f"launch: {names}: failed; their logs are in {LOGS}, and the same command continues")
         return 1
     if not (status := command.run(["repro"])):

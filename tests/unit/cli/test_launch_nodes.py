@@ -61,16 +61,22 @@ def test_runs_side_by_side_make_what_runs_after_each_other_make(tmp_path, monkey
     monkeypatch.chdir(made.folder)
     said = made.run("dopsd", "launch", "--at-once", "2", "repro")
     assert said.count("begins on the CPU") == said.count("is trained and tested") == 2
-    assert "train: " not in said.rpartition("is trained and tested")[2]  # nothing is made again
+    again = said.rpartition("is trained and tested")[2]  # nothing is made again
+    assert "train: " not in again and "evaluations of" not in again
     assert made.dvc("status", "--json").strip() == "{}"
     said = made.run("dopsd", "launch", "--at-once", "2", "repro")
     assert "begins" not in said and "Running stage" not in said
-    side_by_side = weights()
+    first = weights()
+
+    made.write(matrix__seeds=[0], train__updates=1, train__learning_rate=1e-3)
+    said = made.run("dopsd", "launch", "--at-once", "2", "repro")
+    assert said.count("begins") == 1 and "replaces sudoku/d_opsd/0" in said
+    assert "train.learning_rate" in made.run("dopsd", "summary", "--previous")
     one = Workspace(tmp_path / "one", is_warm=True)
     one.write(matrix__seeds=[0], train__updates=1)
     monkeypatch.chdir(one.folder)
     one.run("dopsd", "repro", "train")
-    assert side_by_side["step-000001"] == weights()["step-000001"]
+    assert first["step-000001"] == weights()["step-000001"]
 
 
 def test_a_node_that_ends_at_its_start_ends_the_command_at_once(project, capsys):
