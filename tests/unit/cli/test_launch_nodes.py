@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import forks
+import psutil
 import pytest
 from conftest import ROOT, write_params
 from warm_python import warm_bin
@@ -54,6 +58,12 @@ def test_runs_side_by_side_have_a_gpu_each(project, capsys, monkeypatch, words, 
     assert reason in capsys.readouterr().err
 
 
+def test_a_launch_may_prepare_data_from_the_hub(project, monkeypatch):
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    assert main(["launch", "--at-once", "1", "train"]) == 2
+    assert "HF_HUB_OFFLINE" not in os.environ
+
+
 @pytest.mark.full
 def test_runs_side_by_side_make_what_runs_after_each_other_make(tmp_path, monkeypatch):
     made = Workspace(tmp_path / "project", is_warm=True)
@@ -77,6 +87,47 @@ def test_runs_side_by_side_make_what_runs_after_each_other_make(tmp_path, monkey
     monkeypatch.chdir(one.folder)
     one.run("dopsd", "repro", "train")
     assert first["step-000001"] == weights()["step-000001"]
+
+
+@pytest.mark.full
+def test_a_killed_launcher_takes_its_runs_along_and_settings_must_stay(tmp_path, monkeypatch):
+    made = Workspace(tmp_path / "project")
+    made.write(matrix__seeds=[0, 1], train__updates=2000, train__checkpoint_every=500)
+    monkeypatch.chdir(made.folder)
+    logs = [Path(f"work/launch/sudoku-d_opsd-{seed}.log") for seed in (0, 1)]
+    words = [sys.executable, "-m", "dopsd", "launch", "--at-once", "2", "repro"]
+
+    def begun(text: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(words, env=made.env, stderr=subprocess.PIPE, text=True)
+        until(lambda: all(log.is_file() and text in log.read_text() for log in logs))
+        return process
+
+    killed = begun("updates, ")
+    children = psutil.Process(killed.pid).children()
+    assert len(children) == 2
+    killed.kill()
+    until(lambda: not any(child.is_running() for child in children))
+    assert all("saved at update" in log.read_text() for log in logs)
+
+    changed = begun("continuing after update")
+    with Path("params.yaml").open("a") as file:
+        file.write("# edited\n")
+    said = changed.communicate()[1]
+    assert changed.returncode == 2 and "params.yaml changed while its runs were made" in said
+
+    stopped = begun("continuing after update")
+    until(lambda: len(psutil.Process(stopped.pid).children()) == 2)
+    stopped.terminate()
+    assert "all runs have saved; the same command continues" in stopped.communicate()[1]
+    assert stopped.returncode == 143
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for it, patiently: others may be at work on this machine."""
+    end = time.monotonic() + 300
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.2)
 
 
 def test_a_node_that_ends_at_its_start_ends_the_command_at_once(project, capsys):

@@ -164,6 +164,8 @@ def test_processes_with_few_problems_wait_for_each_other():
     four = estimate(params("reference", "4x80gb"), LladaConfig(), Facts(attempts=1.8, test=1319))
     assert 0.3 < four.rollout_share < 0.34
     assert four.longest(4) > four.total / 4
+    many = params("reference", "4x80gb", "train.prompts_per_collect=1100")
+    assert estimate(many, LladaConfig(), Facts(1.8, test=1319)).rollout_share == 0.25
 
 
 def test_a_matrix_has_sums_and_no_run_without_solutions(capsys):
