@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import TextIO
 
 from prefect.client.schemas.objects import State
@@ -18,13 +17,14 @@ from prefect.exceptions import FailedRun
 from prefect.states import Failed
 
 from dopsd.core.errors import DopsdError
+from dopsd.core.files import WORK
+from dopsd.core.processes import ENDS_WITH_INPUT, shell_status
 from dopsd.pipeline.run.view import exit_code, new_log, reason
 from flows import server
-from flows.guard import LOCK
 
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
-GUARD = Path(__file__).with_name("guard.py")
-DVC = (sys.executable, "-m", "dvc")
+LOCK = WORK / "commands.lock"  # all commands of a workspace share it; the next run waits for them
+DVC = (sys.executable, "-m", "dopsd.pipeline.dvc.patient")
 DOPSD = (sys.executable, "-m", "dopsd")
 ENGINES = ("prefect.flow_runs", "prefect.task_runs")  # loggers of the engine, for the whole process
 USAGE = 2  # exit code of an error that the user must fix
@@ -126,14 +126,17 @@ def run(
     """
     listener = listener or OutputListener()
     path = new_log(name)
-    with path.open("w", encoding="utf-8") as output:
+    LOCK.parent.mkdir(exist_ok=True)
+    with path.open("w", encoding="utf-8") as output, LOCK.open("a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
         process = subprocess.Popen(
-            [sys.executable, str(GUARD), *words],
+            words,
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env=os.environ | QUIET | dict(env or {}),
+            pass_fds=[lock.fileno()],  # the command holds it until it has ended
+            env=os.environ | QUIET | {ENDS_WITH_INPUT: "1"} | dict(env or {}),
         )
     _running.add(process)
     lines: list[str] = []
@@ -147,6 +150,7 @@ def run(
                 if time.monotonic() - asked_at > ASK_EVERY:
                     is_taken_away, asked_at = server.is_taken_away(), time.monotonic()
         finally:
+            was_stopped = process.poll() is None
             _running.discard(process)
             _close(process)
             _wait(process, PATIENCE)
@@ -160,8 +164,8 @@ def run(
         )
     if not _is_stopping.is_set():
         server.wait(log)
-    if process.returncode != 0:
-        raise CommandFailed(name, process.returncode or 128 + signal.SIGINT, lines)
+    if was_stopped or process.returncode:
+        raise CommandFailed(name, shell_status(process.returncode or -signal.SIGINT), lines)
     return lines
 
 
@@ -187,7 +191,7 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:
-    """Close a command's standard input, which signals its guard to stop."""
+    """Close a command's standard input, which tells it to save and end."""
     if process.stdin:
         process.stdin.close()
 

@@ -31,6 +31,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of commands: threads of several wait for each other
 os.environ.setdefault("MKL_CBWR", "AUTO")  # the same bits wherever in memory a matrix begins
+os.environ.setdefault("DVC_NO_ANALYTICS", "1")  # of folders without .dvc/config, as make does
 torch.set_num_threads(1)
 # other work on the machine makes no property false
 settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -22,10 +22,10 @@ from dopsd.core.environment import bypass_proxies, name_user, refuse_leftovers
 from dopsd.core.errors import Code, DopsdError, of_system, unknown
 from dopsd.core.files import WORK
 from dopsd.core.paths import REPORTS, RUNS
+from dopsd.core.processes import end_with_input, end_with_starter
 from dopsd.core.progress import is_main_rank, log, outlive_readers, refuse_cut_output
 from dopsd.distributed.launch import (
     accept_signals,
-    end_with_parent,
     is_started,
     launch,
     use_expandable_segments,
@@ -197,6 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `dopsd ARGV` and return its exit code; without `argv`, run the process' own arguments."""
     if argv is None:
         outlive_readers()
+        end_with_input()
         accept_signals()
     words = list(sys.argv[1:] if argv is None else argv)
     parser = build_parser()
@@ -214,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report(of_system(error))
     arguments.command = arguments.command.replace("-", "_")
     if arguments.command in (*STAGES, *DVC):
-        end_with_parent()
+        end_with_starter()
     use_expandable_segments()
     bypass_proxies()
     name_user()

@@ -5,25 +5,22 @@ The processes start through torch's elastic launcher, which torchrun uses too.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.environment import DVC_PID, DVC_STAGE
 from dopsd.core.errors import TEMPORARY, Code, DopsdError
 from dopsd.core.interrupts import handling
+from dopsd.core.processes import LAUNCHER, SAVING
 from dopsd.core.progress import log
 from dopsd.distributed.nodes import (
     Nodes,
     end_others,
-    end_with_input,
     meeting,
     of_environment,
     unreachable,
@@ -32,13 +29,9 @@ from dopsd.distributed.nodes import (
 if TYPE_CHECKING:
     from dopsd.distributed.config import LaunchConfig as Launching
 
-LAUNCHER = "DOPSD_LAUNCHER"  # set for processes that `launch` starts
-GUARD = "DOPSD_GUARD"  # set for commands that a flow starts
 # each configures torch's allocator on a GPU; older releases of torch know only the first
 ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"}
-SAVING = 1800  # seconds that processes have to save after a signal
 ENDING = 10  # seconds that nodes have to end which did not all meet
-PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux' prctl
 
 
 def check_gpus(processes: int) -> None:
@@ -61,32 +54,6 @@ def use_expandable_segments() -> None:
     """
     if not ALLOCATOR & os.environ.keys():
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-
-
-def end_with_parent() -> None:
-    """Ask Linux to send SIGTERM to this process when its launcher, DVC or flow is killed.
-
-    The process then saves, and does not keep its GPUs.
-    """
-    if not {LAUNCHER, DVC_STAGE, GUARD} & os.environ.keys() or sys.platform != "linux":
-        return
-    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGTERM)
-    # DVC may have been killed before the line above took effect
-    if DVC_STAGE in os.environ and DVC_PID in os.environ and not _is_alive(os.environ[DVC_PID]):
-        log("DVC was killed before this stage began; the same command continues")
-        sys.exit(128 + signal.SIGTERM)
-
-
-def _is_alive(process: str) -> bool:
-    """Return whether the process runs.
-
-    An ended process stays a zombie until its parent reads its status.
-    """
-    try:
-        status = Path(f"/proc/{process}/stat").read_bytes()
-        return status.rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except FileNotFoundError:
-        return False
 
 
 def accept_signals() -> None:
@@ -161,10 +128,9 @@ def launch(settings: Launching, words: Sequence[str]) -> int:
 
     status, others = 0, nodes.start_others(words) if nodes else []
     try:
-        with handling(stop):
-            end_with_input()
-            with meeting(nodes, others, settings.timeout) if nodes else nullcontext():
-                elastic_launch(config, sys.executable)("-m", "dopsd", *words)
+        met = meeting(nodes, others, settings.timeout) if nodes else nullcontext()
+        with handling(stop), met:
+            elastic_launch(config, sys.executable)("-m", "dopsd", *words)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         status = failure.exitcode

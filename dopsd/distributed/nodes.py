@@ -9,11 +9,9 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,12 +20,12 @@ from pathlib import Path
 
 from dopsd.core.environment import DVC_PID, DVC_STAGE
 from dopsd.core.errors import TEMPORARY, Code, DopsdError
+from dopsd.core.processes import ENDS_WITH_INPUT, shell_status
 
 BACKENDS = ("local", "ssh", "slurm")
 COUNT, BACKEND, HOSTS = "DOPSD_NODES", "DOPSD_BACKEND", "DOPSD_HOSTS"
 SSH, PORT = "DOPSD_SSH", "DOPSD_PORT"
 NODE, MEETING = "DOPSD_NODE", "DOPSD_MEETING"  # index of this node, and HOST:PORT of the first
-GUARDED = "DOPSD_GUARDED"  # set on nodes that another one started: they end with their input
 PASSED = ("DOPSD_", "GLOO_", "HF_", "MLFLOW_", "NCCL_", "OMP_", "PYTHON", "TORCH_")
 KEPT = (BACKEND, HOSTS, SSH, PORT, DVC_STAGE, DVC_PID)  # mean something on the first node alone
 OTHER_NODE = Path(__file__).with_name("other_node.py")
@@ -100,7 +98,7 @@ class Nodes:
     def _send_environment(self, index: int, process: subprocess.Popen[bytes]) -> None:
         """Write the first line that `other_node` reads."""
         passed = {name: value for name, value in os.environ.items() if name.startswith(PASSED)}
-        own = {NODE: str(index), MEETING: self.endpoint, GUARDED: "1"}
+        own = {NODE: str(index), MEETING: self.endpoint, ENDS_WITH_INPUT: "1"}
         values = passed | dict.fromkeys(KEPT, None) | own
         if process.stdin:
             with suppress(BrokenPipeError):  # the process has ended
@@ -160,21 +158,7 @@ def free_port() -> int:
         return port
 
 
-def end_with_input() -> None:
-    """End this process as by SIGTERM when its input ends, if the first node started it."""
-    if GUARDED not in os.environ:
-        return
-
-    def watch() -> None:
-        with suppress(OSError, ValueError):
-            while os.read(0, 1024):
-                pass
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def end_others(others: list[subprocess.Popen[bytes]], status: int, saving: int) -> int:
+def end_others(others: list[subprocess.Popen[bytes]], status: int, saving: float) -> int:
     """Wait for the other nodes and return the first status that is not 0.
 
     Args:
@@ -190,7 +174,7 @@ def end_others(others: list[subprocess.Popen[bytes]], status: int, saving: int) 
     for process in others:
         process.kill()  # does nothing to a process that has ended
         process.wait()
-    return next(filter(None, (status, *map(exit_code, others))), 0)
+    return next(filter(None, (status, *(shell_status(each.returncode) for each in others))), 0)
 
 
 def _wait(processes: list[subprocess.Popen[bytes]], seconds: float) -> None:
@@ -199,11 +183,6 @@ def _wait(processes: list[subprocess.Popen[bytes]], seconds: float) -> None:
     for process in processes:
         with suppress(subprocess.TimeoutExpired):
             process.wait(max(0, end - time.monotonic()))
-
-
-def exit_code(process: subprocess.Popen[bytes]) -> int:
-    """Return the status of an ended process as a shell names it."""
-    return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
 @contextmanager
@@ -249,7 +228,7 @@ def _is_open(host: str, port: int) -> bool:
 
 def _ended(name: str, process: subprocess.Popen[bytes]) -> DopsdError:
     """Return the error of a node that ended at its start."""
-    code = exit_code(process)
+    code = shell_status(process.returncode)
     return DopsdError(
         f"launch: {name}: ended with exit code {code} before the nodes met; its last lines say why",
         code or TEMPORARY,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import signal
@@ -17,9 +18,10 @@ from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any
 
-from processes import END, LOOK_EVERY, MACHINES, POOL, STATE, here, is_flow, machine_name
+from processes import END, LOOK_EVERY, MACHINES, POOL, ROOT, STATE, here, is_flow, machine_name
 
-FLOW, GUARD = "prefect.engine", "flows/guard.py"  # in the commands of a flow run and of its stages
+FLOW = "prefect.engine"  # in the command of a flow run
+LOCK = ROOT / "work" / "commands.lock"  # held by the commands that flows started
 WORKER = "prefect.worker.name"  # label of a run: the worker that took it
 CLAIM = timedelta(minutes=1)  # longest time between a worker's claim of a run and its process
 STOPPED = STATE / "stopped"  # ids of the runs that stop-runs ended
@@ -142,8 +144,8 @@ def stop_runs(api: str) -> None:
     STATE.mkdir(parents=True, exist_ok=True)
     STOPPED.write_text("".join(f"{run_id}\n" for run_id in ids), encoding="utf-8")
     end_flows(api)
-    while here(GUARD):
-        time.sleep(LOOK_EVERY)
+    with LOCK.open("a", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def run_of(pid: int) -> str:

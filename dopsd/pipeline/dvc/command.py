@@ -7,7 +7,6 @@ that failed, with exit code 75. DVC cannot ask questions here, so `commit` needs
 would ask.
 """
 
-import ctypes
 import os
 import re
 import shutil
@@ -30,6 +29,7 @@ from dopsd.core.extras import require
 from dopsd.core.files import ASIDE, WORK, write_atomically
 from dopsd.core.interrupts import MEANT, handling, is_at_terminal
 from dopsd.core.paths import BASES, RunKey
+from dopsd.core.processes import adopt_orphans, shell_status, signal_group, wait_for_orphans
 from dopsd.core.progress import log
 from dopsd.pipeline.dvc.leftovers import remove_copies
 from dopsd.pipeline.dvc.patient import PARENT
@@ -39,7 +39,6 @@ from dopsd.training.start import STARTS, remove_dead_links
 
 SHOWING = {"--dry", "-h", "--help"}  # options of `dvc repro` with which it runs nothing
 STOP_EVERY = 5.0  # seconds between two requests to stop; training ignores repetitions
-ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl: orphans become this process' children
 
 
 def _params() -> Params | None:
@@ -79,8 +78,7 @@ class Writing:
 
     def run(self) -> int:
         """Wait for the workspace, run DVC, wait for all its processes; return DVC's exit code."""
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1)
+        adopt_orphans()
         from dopsd.pipeline.dvc.writer_lock import WriterLock  # needs the extra `pipeline`
 
         signal.signal(signal.SIGTSTP, self._go_on)
@@ -111,7 +109,7 @@ class Writing:
 
                 for run in params.runs:
                     remove_unwanted(params, run.key)
-        return status if status >= 0 else 128 - status
+        return shell_status(status)
 
     @property
     def _is_whole(self) -> bool:
@@ -135,7 +133,7 @@ class Writing:
             command, stdin=subprocess.DEVNULL, process_group=0, env=env
         )
         status = self._wait(process)
-        self._wait_for_orphans()
+        wait_for_orphans()
         return status
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
@@ -184,16 +182,8 @@ class Writing:
 
     def stop(self, number: int = signal.SIGINT) -> None:
         """Signal DVC and its stage, as Ctrl-C does: DVC waits for its stage and starts no other."""
-        if self.process is None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
-
-    def _wait_for_orphans(self) -> None:
-        """Wait for processes that a killed DVC or launcher left behind: they may still save."""
-        with suppress(ChildProcessError):
-            while True:
-                os.wait()
+        if self.process:
+            signal_group(self.process.pid, number)
 
 
 def run(words: Sequence[str]) -> int:

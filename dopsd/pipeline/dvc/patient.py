@@ -6,7 +6,6 @@ the process that started this one dies, this one dies too. Where a disk failed, 
 it: DVC's own may name a link or a lock.
 """
 
-import ctypes
 import errno
 import logging
 import os
@@ -21,8 +20,8 @@ from pathlib import Path
 
 from dopsd.core.environment import DVC_PID
 from dopsd.core.errors import FULL, of_system
+from dopsd.core.processes import end_with_input, signal_with_parent
 
-PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux' prctl
 PARENT = "DOPSD_WRITER"  # environment variable: id of the process that started this one
 
 DISK = (*FULL, errno.EROFS, errno.EIO)  # of a disk, whatever DVC was doing
@@ -86,9 +85,10 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, lambda *_: None)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
-        if str(os.getppid()) != os.environ.pop(PARENT):
+    end_with_input()
+    if parent := os.environ.pop(PARENT, ""):
+        signal_with_parent(signal.SIGKILL)
+        if str(os.getppid()) != parent:
             sys.exit(128 + signal.SIGKILL)
     os.environ[DVC_PID] = str(os.getpid())
     # bash replaces itself by the stage; dash would stay, and survive a killed DVC

@@ -21,8 +21,8 @@ from typing import IO
 from dopsd.config.layout import render
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.interrupts import SIGNALS, handling
+from dopsd.core.processes import LAUNCHER
 from dopsd.core.progress import log
-from dopsd.distributed.launch import LAUNCHER
 from dopsd.pipeline.estimate.command import Planned, print_cost
 from dopsd.pipeline.estimate.toy import PROBLEMS, SOURCE, build_toy, small
 

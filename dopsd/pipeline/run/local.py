@@ -19,8 +19,8 @@ from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.interrupts import handling
 from dopsd.core.paths import PUBLISHED
+from dopsd.core.processes import LAUNCHER
 from dopsd.core.progress import log
-from dopsd.distributed.launch import LAUNCHER
 from dopsd.pipeline.dvc.writer_lock import WriterLock
 from dopsd.pipeline.run import request as run_request
 from dopsd.pipeline.run import view as run_view

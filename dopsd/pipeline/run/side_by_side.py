@@ -26,8 +26,8 @@ from dopsd.core.extras import require
 from dopsd.core.files import WORK
 from dopsd.core.interrupts import handling
 from dopsd.core.paths import RunKey
+from dopsd.core.processes import LAUNCHER
 from dopsd.core.progress import log
-from dopsd.distributed.launch import GUARD
 from dopsd.distributed.nodes import gpus
 from dopsd.pipeline.dvc import command
 from dopsd.pipeline.dvc.disk_room import missing_runs, require_room
@@ -65,7 +65,7 @@ class Running:
             return True
         if status or not self.waiting:
             return False
-        env = os.environ | {GUARD: str(os.getpid())}  # they save if this process is killed
+        env = os.environ | {LAUNCHER: str(os.getpid())}  # they save if this process is killed
         if any(self.devices):
             cores = (os.cpu_count() or 1) // max(1, len(gpus()))
             env["CUDA_VISIBLE_DEVICES"] = ",".join(self.devices)

@@ -1,7 +1,7 @@
 """`python run_flow.py COMMAND...`: first process of a run's pod, which waits for all others.
 
 A container is killed when its first process ends. A cancelled or evicted flow ends within half a
-minute, while training under flows/guard.py still saves.
+minute, while training still saves.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 
-SAVING = 1900  # seconds after the end of the flow; a little longer than GRACE of flows/guard.py
+SAVING = 1900  # seconds after the end of the flow; longer than that of dopsd/core/processes
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl, if this process does not have id 1
 
 

@@ -19,21 +19,15 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from waiting import until
 
 from dopsd.core.paths import RunKey
+from dopsd.pipeline.dvc.writer_lock import is_running
 from flows import artifacts, running, server, stages
 
 LOG = logging.getLogger("test")
-WORKER = """
-import signal, sys, time
-def save(*_):
-    open('saved', 'w').close()
-    sys.exit(130)
-signal.signal(signal.SIGINT, save)
-open('ready', 'w').close()
-time.sleep(60)
-"""
-
+WITH_ROOT = os.environ | {"PYTHONPATH": str(ROOT)}
 SAVING = """
 import signal, sys, time
+from dopsd.core.processes import end_with_input
+end_with_input()
 def save(*_):
     for _ in range(20):
         print('saving', flush=True)
@@ -51,43 +45,41 @@ def no_server_is_waited_for(monkeypatch):
     monkeypatch.setattr(running.server, "wait", lambda log: None)
 
 
-def test_a_guarded_command_saves_and_ends_when_its_starter_is_killed(tmp_path):
-    command = [
-        sys.executable,
-        str(running.GUARD),
-        "sh",
-        "-c",
-        f'{sys.executable} -c "{WORKER}"; true',
-    ]
+def test_a_command_of_a_killed_flow_saves_and_the_next_run_waits_for_it(tmp_path, monkeypatch):
+    """By a file: a pipe would be closed then, and the command would die of its own last words."""
+    monkeypatch.chdir(tmp_path)
     code = (
-        f"import subprocess, time\nsubprocess.Popen({command!r},"
-        " stdin=subprocess.PIPE)\ntime.sleep(60)"
+        "import logging, sys; from flows import running;"
+        f" running.run('train', (sys.executable, '-c', {SAVING!r}), logging.getLogger())"
     )
-    starter = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
-    until((tmp_path / "ready").exists)
-    starter.send_signal(signal.SIGKILL)
-    starter.wait()
-    until((tmp_path / "saved").exists)
+    flow = subprocess.Popen([sys.executable, "-c", code], env=WITH_ROOT)
+    until(Path("ready").exists)
+    flow.kill()
+    flow.wait()
+    running.begin(LOG)
+    assert Path("saved").exists()
+    (log,) = Path("work/logs").glob("*-train.log")
+    assert log.read_text().count("saving") == 20
 
 
-def test_a_command_that_ignores_the_interrupt_is_killed_after_its_grace(tmp_path, monkeypatch):
+def test_a_command_that_ignores_the_interrupt_is_killed_with_what_it_started(tmp_path):
     code = (
-        "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); open('ready',"
-        " 'w').close(); time.sleep(60)"
+        "import signal, subprocess, sys, time; from dopsd.core.processes import end_with_input;"
+        " end_with_input(0.5); signal.signal(2, signal.SIG_IGN);"
+        " child = subprocess.Popen(['sleep', '600'], start_new_session=True);"
+        " open('ready', 'w').write(str(child.pid)); time.sleep(600)"
     )
-    patched = (
-        "from flows import guard; guard.GRACE = 0.5; raise"
-        f" SystemExit(guard.main({[sys.executable, '-c', code]!r}))"
-    )
-    guard = subprocess.Popen(
-        [sys.executable, "-c", patched],
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
         stdin=subprocess.PIPE,
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=WITH_ROOT | {"DOPSD_ENDS_WITH_INPUT": "1"},
     )
-    until((tmp_path / "ready").exists)
-    guard.stdin.close()
-    assert guard.wait(120) == 130
+    until(lambda: (tmp_path / "ready").exists() and (tmp_path / "ready").read_text())
+    process.stdin.close()
+    assert process.wait(120) == -signal.SIGKILL
+    child = int((tmp_path / "ready").read_text())
+    until(lambda: not is_running(child, "sleep"))
 
 
 def test_a_failure_is_reported_in_the_words_of_the_command_that_failed():
@@ -123,24 +115,6 @@ def test_lines_come_in_order_and_watchers_are_called():
 
 
 @pytest.mark.full
-def test_a_run_begins_when_commands_of_the_one_before_have_saved(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code = (
-        "import os, signal, time; signal.signal(2, lambda *_: (time.sleep(1), open('saved',"
-        " 'w').close(), os._exit(0))); "
-    )
-    code += "open('ready', 'w').close(); time.sleep(60)"
-    guard = subprocess.Popen(
-        [sys.executable, str(running.GUARD), sys.executable, "-c", code], stdin=subprocess.PIPE
-    )
-    until((tmp_path / "ready").exists)
-    guard.stdin.close()
-    running.begin(LOG)
-    assert (tmp_path / "saved").exists()
-    guard.wait()
-
-
-@pytest.mark.full
 def test_a_stop_ends_commands_of_all_tasks_at_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(running, "PATIENCE", 1.0)
@@ -162,23 +136,6 @@ def test_a_stop_ends_commands_of_all_tasks_at_once(tmp_path, monkeypatch):
     assert sorted(ends) == ["a", "b", "c"]  # though what they ran still saves
     (tmp_path / "go_on").touch()
     running.begin(LOG)
-
-
-@pytest.mark.full
-def test_a_command_that_still_writes_when_its_flow_has_ended_saves(tmp_path):
-    """A pipe would be closed then, and the command would die of its own last words."""
-    (tmp_path / "saving.py").write_text(SAVING)
-    code = "import logging, sys; from flows import running; "
-    code += "running.run('train', (sys.executable, 'saving.py'), logging.getLogger())"
-    flow = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}
-    )
-    until((tmp_path / "ready").exists)
-    flow.kill()
-    flow.wait()
-    until((tmp_path / "saved").exists)
-    (log,) = (tmp_path / "work/logs").glob("*-train.log")
-    assert log.read_text().count("saving") == 20
 
 
 def test_half_a_line_is_not_logged_before_its_end_comes(tmp_path, caplog):

@@ -23,7 +23,7 @@ import yaml
 from conftest import ROOT
 from prefect.utilities.templating import apply_values, find_placeholders
 
-from flows.guard import GRACE
+from dopsd.core.processes import SAVING
 
 pytestmark = pytest.mark.full
 
@@ -163,7 +163,7 @@ def test_passwords_come_from_the_secret_alone():
 def test_runs_have_time_to_save_before_they_are_killed():
     for name, spec in pods().items():
         if name.startswith("run-"):
-            assert spec["terminationGracePeriodSeconds"] > module("run_flow").SAVING > GRACE
+            assert spec["terminationGracePeriodSeconds"] > module("run_flow").SAVING > SAVING
             assert spec["containers"][0]["command"] == ["python", "/opt/dopsd/run_flow.py"]
 
 

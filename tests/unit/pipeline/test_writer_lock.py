@@ -23,6 +23,7 @@ from conftest import ROOT
 
 from dopsd.cli.main import main
 from dopsd.core.errors import DopsdError
+from dopsd.core.processes import ENDS_WITH_INPUT
 from dopsd.pipeline.dvc import writer_lock
 from dopsd.pipeline.dvc.command import RWLOCK, Writing, forget_the_dead
 from dopsd.pipeline.dvc.writer_lock import LOCK, WriterLock
@@ -263,15 +264,16 @@ def test_a_run_that_is_killed_while_dvc_writes_ends_with_the_same_command(pipeli
     assert subprocess.run([sys.executable, "-m", "dvc", "status", "-q"]).returncode == 0
 
 
-def test_a_killed_guard_of_a_flow_stops_what_it_had_started(pipeline):
+def test_what_a_killed_flow_had_started_saves_and_ends(pipeline):
     command = [sys.executable, "-m", "dopsd", "repro"]
-    words = [sys.executable, str(ROOT / "flows/guard.py"), *command]
-    guard = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    wait_for(events, guard)
-    guard.kill()
-    guard.wait()
+    env = os.environ | {ENDS_WITH_INPUT: "1"}
+    words = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    writer = subprocess.Popen(command, env=env, **words)
+    wait_for(events, writer)
+    writer.stdin.close()
     wait_for(lambda: events() == ["began", "saved", "ended"])
-    wait_for(lambda: not LOCK.exists())
+    assert writer.wait(60)
+    assert not LOCK.exists()
 
 
 def test_the_exit_status_and_the_words_are_those_of_dvc(pipeline):
