@@ -16,7 +16,7 @@ from forks import command
 from dopsd.config.loading import load_params
 from dopsd.core.tensor_files import save_tensors
 from dopsd.distributed.accelerate_group import all_processes
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_identity import identify
 from dopsd.training.trainer import Trainer
 from dopsd.training.training_folder import TrainingFolder
 
@@ -40,7 +40,7 @@ def resumed(out: Path, method: str = "d_opsd") -> None:
     """The gradients of the updates that wait in the run's newest checkpoint."""
     accelerator, run = all_processes(), load_params().run("sudoku", method, 0)
     loop = Trainer(run, accelerator)
-    with TrainingFolder(scratch_folder(run), accelerator) as folder:
+    with TrainingFolder(identify(run).folder, accelerator) as folder:
         folder.resume(loop.load_state, loop.settings.checkpoint_every)
     _write(loop, accelerator, out, [])
 

@@ -25,13 +25,13 @@ COPY = """
 import json, shutil, sys
 from pathlib import Path
 from dopsd.config.loading import load_params
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_identity import identify
 params, first = load_params(), Path("runs/sudoku/d_opsd/0")
 for seed in range(*map(int, sys.argv[1:])):
     folder = first.with_name(str(seed))
     shutil.copytree(first, folder)
     made = json.loads((first / "train.json").read_text())
-    made["fingerprint"] = scratch_folder(params.run("sudoku", "d_opsd", seed)).name
+    made["fingerprint"] = identify(params.run("sudoku", "d_opsd", seed)).folder.name
     (folder / "train.json").write_text(json.dumps(made))
 """
 

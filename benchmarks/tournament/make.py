@@ -30,6 +30,7 @@ from dopsd.evaluation.evaluator import Evaluator
 from dopsd.evaluation.speed import areas_by_problem
 from dopsd.rollout.config import EvalProtocol
 from dopsd.training.resume import answer_of
+from dopsd.training.run_identity import identify
 from dopsd.training.train import train
 
 IMPOSSIBLE = 3  # exit code of a run that its method, task or data make impossible, by these codes
@@ -79,7 +80,7 @@ def make(run: Run) -> None:
     while True:
         params = run.params(updates)
         training = params.run(*run.key.parts)
-        train(training, None, answer_of(None))
+        train(identify(training), None, answer_of(None))
         made = read_json(run.key.folder / "train.json", "dopsd train")
         costs = costs_of(made["fingerprint"])
         further, is_starved = further_updates(run, updates, costs), made["updates"] < updates

@@ -19,7 +19,7 @@ from dopsd.core.files import WORK, read_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import RunKey
 from dopsd.tasks.common.storage import data_files
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_identity import identify
 
 PARAMS = Path("params.yaml")
 LOGS = WORK / "tournament"
@@ -141,7 +141,7 @@ class Run:
             run, select = params.run(*self.key.parts), params.select
             files = [*data_files(self.task, "validation"), *data_files(self.task, "test")]
             _decided[name] = {
-                "training": scratch_folder(run).name.rpartition("-")[0],
+                "training": identify(run).folder.name.rpartition("-")[0],
                 "problems": [sha256(path)[:16] for path in files],
                 "protocol": params.evaluate.protocols[select.protocol].decisive(),
                 "split": select.split,

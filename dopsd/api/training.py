@@ -17,6 +17,7 @@ from dopsd.core.tables import read_table
 from dopsd.models.device import own_device
 from dopsd.tasks.common.storage import write_splits
 from dopsd.training.resume import answer_of
+from dopsd.training.run_identity import identify
 from dopsd.training.run_settings import RunSettings
 from dopsd.training.train import train as train_to_the_end
 
@@ -82,7 +83,7 @@ def train(run: RunSettings, other_code: str = "stop") -> TrainedRun:
     device = own_device()
     devices = [device] if device.type == "cuda" else []
     with _handlers_put_back(), torch.random.fork_rng(devices):
-        train_to_the_end(run, None, answer_of(other_code))
+        train_to_the_end(identify(run), None, answer_of(other_code))
     folder = run.key.folder
     checkpoints = tuple(sorted((folder / "train").glob("step-*")))
     return TrainedRun(folder, checkpoints, read_table(folder / "train.csv"))

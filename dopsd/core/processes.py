@@ -71,7 +71,7 @@ def shell_status(status: int) -> int:
     return status if status >= 0 else 128 - status
 
 
-def signal_group(group: int, number: signal.Signals) -> None:
+def signal_group(group: int, number: int) -> None:
     """Send a signal to a process group, if there still is one."""
     with suppress(ProcessLookupError):
         os.killpg(group, number)

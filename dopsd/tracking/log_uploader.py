@@ -16,7 +16,7 @@ from dopsd.tracking.client import Identity, connect, shown, sync, tracking_uri, 
 from dopsd.tracking.config import TrackingConfig
 from dopsd.tracking.dashboard import COLOUR_TAG
 from dopsd.tracking.model_card import variant
-from dopsd.training.run_identity import first_code, scratch_folder
+from dopsd.training.run_identity import identify
 from dopsd.training.run_settings import PHASES, RunSettings
 
 FOLLOW_EVERY = 5.0  # seconds between two looks at the log
@@ -33,7 +33,7 @@ def run_log_uploader(run: RunSettings, tracking: TrackingConfig) -> None:
         return bool(select.select([sys.stdin], [], [], seconds)[0])
 
     last = run.train.updates if run.key.method in PHASES else None
-    upload_log(identity(run, tracking), scratch_folder(run), is_over, last)
+    upload_log(identity(run, tracking), identify(run).folder, is_over, last)
 
 
 def upload_log(
@@ -85,6 +85,7 @@ def identity(run: RunSettings, tracking: TrackingConfig) -> Identity:
         f"{s}.{k}": v for s, section in sections.items() for k, v in section.items() if k != "lora"
     }
     values |= {f"lora.{k}": v for k, v in (train["lora"] if run.train.adapter else {}).items()}
+    identified = identify(run)
     names = {"task": key.task, "method.name": key.method, "seed": str(key.seed)}
     tags = {"task": key.task, "method": key.method, "seed": str(key.seed)}
     tags |= {"variant": name} if (name := variant(run)) else {}
@@ -92,7 +93,7 @@ def identity(run: RunSettings, tracking: TrackingConfig) -> Identity:
         tracking_uri(tracking.uri),
         tracking.experiment,
         key.stage,
-        f"{scratch_folder(run).name}-{first_code(run)}",
+        f"{identified.folder.name}-{identified.first_code}",
         tags
         | {"model": run.model.path, "source": "trained"}
         | {COLOUR_TAG: run_colour(ALGORITHMS, key.method, key.seed)},

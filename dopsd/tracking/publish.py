@@ -20,7 +20,7 @@ from dopsd.tracking.client import connect, local_port, one_line, shown, sync, tr
 from dopsd.tracking.log_uploader import identity
 from dopsd.tracking.model_registry import promote_champion
 from dopsd.tracking.publish_run import Publication, Tracked, model_name, publish_run
-from dopsd.training.run_identity import is_current, scratch_folder
+from dopsd.training.run_identity import identify
 from dopsd.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
@@ -67,13 +67,14 @@ def _tracked(publication: Publication, client: MlflowClient, run: RunSettings) -
     if not run.key.is_tested:
         log(f"publish: {folder} has no test results yet; skipped")
         return None
-    if not is_current(run, read_json(folder / "train.json", "dopsd train")):
+    identified = identify(run)
+    if not identified.is_current(read_json(folder / "train.json", "dopsd train")):
         log(
             f"publish: {folder} was made with other settings, data or code; skipped until `dvc"
             " repro` has run"
         )
         return None
-    scratch = scratch_folder(run)
+    scratch = identified.folder
     log_file = scratch / LOG
     rows = read_log(log_file) if log_file.is_file() else read_table(folder / "train.csv")
     return Tracked(run, sync(client, identity(run, publication.tracking), rows, scratch))

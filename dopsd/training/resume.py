@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.core.errors import TEMPORARY, Code, DopsdError, unknown
 from dopsd.core.files import ASIDE, digest, fresh_folder, link, parse_object, read_json, write_json
-from dopsd.core.fingerprint import sha256
 from dopsd.core.machine import package_version
 from dopsd.core.paths import LOG
 from dopsd.core.progress import log
@@ -26,17 +25,7 @@ from dopsd.core.tables import read_log, write_table
 from dopsd.models.adapter_files import MANIFEST, copy_checkpoint, write_digests
 from dopsd.training import checkpoint
 from dopsd.training.checkpoint import folders, update_of
-from dopsd.training.run_identity import (
-    RECORD,
-    UNKNOWN,
-    code_of,
-    codes,
-    input_files,
-    record_of,
-    scratch_folder,
-    settings_of,
-)
-from dopsd.training.run_settings import RunSettings
+from dopsd.training.run_identity import RECORD, UNKNOWN, RunIdentity, record_of
 
 if TYPE_CHECKING:
     from dopsd.training.config import TrainConfig
@@ -57,14 +46,14 @@ def answer_of(flag: str | None) -> str:
     return answer
 
 
-def prepare_folder(run: RunSettings, answer: str) -> None:
+def prepare_folder(identity: RunIdentity, answer: str) -> None:
     """Put the checkpoints that a run can continue from into its folder, and write run.json.
 
     Args:
         answer: what to do with checkpoints of other code, one of ANSWERS.
     """
-    scratch, code = scratch_folder(run), code_of(run.key.task, run.kind)
-    candidates = _candidates(run, scratch)
+    scratch, code = identity.folder, identity.code
+    candidates = _candidates(identity)
     same_code = [
         candidate for candidate in candidates if record_of(candidate.folder).get("code") == code
     ]
@@ -74,11 +63,11 @@ def prepare_folder(run: RunSettings, answer: str) -> None:
                 f"train: --anew: ignored, because this code made the last updates in {scratch};"
                 " move that folder away to start from update 0"
             )
-        return _begin(run, scratch, _furthest(same_code, scratch))
+        return _begin(identity, _furthest(same_code, scratch))
     best = _furthest(candidates, scratch)
     if best and answer == "stop":
-        raise DopsdError(_question(run, best, code), code=Code.OTHER_CODE)
-    _begin(run, scratch, None if answer == "anew" else best)
+        raise DopsdError(_question(identity, best), code=Code.OTHER_CODE)
+    _begin(identity, None if answer == "anew" else best)
 
 
 def _furthest(candidates: list[Resumable], scratch: Path) -> Resumable | None:
@@ -89,15 +78,16 @@ def _furthest(candidates: list[Resumable], scratch: Path) -> Resumable | None:
     )
 
 
-def _candidates(run: RunSettings, scratch: Path) -> list[Resumable]:
+def _candidates(identity: RunIdentity) -> list[Resumable]:
     """Return what the run can continue from: its own folder, and folders with more updates.
 
     These are folders of the run with other lengths and the same history.
     """
+    run, scratch = identity.run, identity.folder
     settings, record = run.train, record_of(scratch)
     current = resumable(scratch, settings, is_whole=False)
     candidates = [current] if current.update else []
-    for folder in sorted(scratch.parent.glob(f"{scratch.name.rpartition('-')[0]}-*")):
+    for folder in identity.of_any_length:
         other_record = record_of(folder)
         is_further = max(map(update_of, folders(folder)), default=0) > current.update
         if (
@@ -122,8 +112,8 @@ def _candidates(run: RunSettings, scratch: Path) -> list[Resumable]:
     return candidates
 
 
-def _question(run: RunSettings, best: Resumable, code: dict[str, int]) -> str:
-    old_code = record_of(best.folder).get("code", {})
+def _question(identity: RunIdentity, best: Resumable) -> str:
+    old_code, code = record_of(best.folder).get("code", {}), identity.code
     changed_packages = sorted(
         name for name in old_code | code if old_code.get(name) != code.get(name)
     )
@@ -133,8 +123,9 @@ def _question(run: RunSettings, best: Resumable, code: dict[str, int]) -> str:
     changes = changes if old_code else f"no {RECORD} records which"
     return (
         f"train: {best.folder} is at update {best.update}, trained by other code ({changes});"
-        f" `dopsd train {' '.join(run.key.words)} --continue` continues with this code, --anew"
-        f" starts from update 0; under DVC, a flow or a cluster set {OTHER_CODE}=continue or anew"
+        f" `dopsd train {' '.join(identity.run.key.words)} --continue` continues with this code,"
+        f" --anew starts from update 0; under DVC, a flow or a cluster set {OTHER_CODE}=continue or"
+        " anew"
     )
 
 
@@ -151,17 +142,17 @@ def _set_aside(folder: Path) -> None:
     log(f"train: starting from update 0; the old checkpoints are in {target} until `dopsd clean`")
 
 
-def _begin(run: RunSettings, scratch: Path, best: Resumable | None) -> None:
+def _begin(identity: RunIdentity, best: Resumable | None) -> None:
     """Bring the checkpoints to continue from into the folder, then write run.json."""
-    decisive, ends = settings_of(run)
-    code, record = code_of(run.key.task, run.kind), record_of(best.folder if best else scratch)
+    scratch, code, name = identity.folder, identity.code, str(identity.run.key)
+    record = record_of(best.folder if best else scratch)
     # checkpoints of another folder: the same run with another number of updates
     if best and best.folder != scratch:
         write_json(scratch / RECORD, record)  # first, so that the checkpoints' origin is known
         link_checkpoints(best, scratch)
         log(f"train: {scratch} starts from update {best.update} of {best.folder}")
     cells = record.get("cells", []) if best and best.folder == scratch else []
-    if best and best.lacking and str(run.key) not in cells:
+    if best and best.lacking and name not in cells:
         log(
             f"train: no checkpoints of updates {', '.join(map(str, best.lacking))}: the other run"
             " did not make them (train.checkpoint_every) or no longer has them (checkpoints.keep)"
@@ -182,11 +173,11 @@ def _begin(run: RunSettings, scratch: Path, best: Resumable | None) -> None:
             },
         ]
     # who the run is: what the next start compares
-    cells = sorted({str(run.key), *(cells if best else record.get("cells", []))})
+    cells = sorted({name, *(cells if best else record.get("cells", []))})
     new_record = {
-        "settings": decisive,
-        "ends": ends,
-        "inputs": {path.as_posix(): sha256(path) for path in input_files(run)},
+        "settings": identity.settings,
+        "ends": identity.ends,
+        "inputs": identity.inputs,
         "code": code,
         "history": history,
         "cells": cells,
@@ -267,13 +258,12 @@ def _rows(log_file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def is_done(run: RunSettings) -> bool:
+def is_done(identity: RunIdentity) -> bool:
     """Return whether this code has finished the run, so that nothing is left to train."""
-    scratch = scratch_folder(run)
-    record = record_of(scratch)
+    record, run = record_of(identity.folder), identity.run
     is_ours = str(run.key) in record.get("cells", ())
-    has_code = record.get("code") == code_of(run.key.task, run.kind)
-    return is_ours and has_code and is_finished(scratch, run.train)
+    has_code = record.get("code") == identity.code
+    return is_ours and has_code and is_finished(identity.folder, run.train)
 
 
 def is_finished(folder: Path, settings: TrainConfig) -> bool:
@@ -320,17 +310,13 @@ def clear(folder: Path) -> None:
     (folder / LOG).unlink(missing_ok=True)
 
 
-def write_stage_outputs(scratch: Path, out: Path, every: int, start: dict[str, str]) -> None:
-    """Copy a finished run's checkpoints, log and counters to the outputs of stage `train`.
+def write_stage_outputs(identity: RunIdentity) -> None:
+    """Copy a finished run's checkpoints, log and counters to train/, train.csv and train.json.
 
     Timings and run ids are left out, so that equal runs give equal bytes.
-
-    Args:
-        scratch: the run's training folder in work/.
-        out: the folder for checkpoints; the log goes to `out`.csv and the counters to `out`.json.
-        every: train.checkpoint_every.
-        start: folder and digest of the checkpoint that the run started from; empty: none.
     """
+    run, scratch = identity.run, identity.folder
+    out, every = run.key.folder / "train", run.train.checkpoint_every
     checkpoints = checkpoint.checkpoints(scratch)
     last_update, known_folders = (
         max((saved.update for saved in checkpoints), default=0),
@@ -358,19 +344,22 @@ def write_stage_outputs(scratch: Path, out: Path, every: int, start: dict[str, s
     # state.json also counts collects after the last update
     counts = read_json(checkpoints[-1].path / "state.json", "dopsd train")["counters"]
     # a run that was interrupted at its end, or was longer before, has such collects
-    if checkpoints[-1].update == record_of(scratch)["ends"]["updates"]:
+    record = record_of(scratch)
+    if checkpoints[-1].update == record["ends"]["updates"]:
         counts = {
             name.removeprefix("count/"): value
             for name, value in rows[-1].items()
             if name.startswith("count/")
         }
+    history = record["history"]
     write_json(
         out.with_suffix(".json"),
         {
             "fingerprint": scratch.name,
             "updates": checkpoints[-1].update,
-            **codes(scratch),
-            **start,
+            "code": history[-1]["code"],
+            "first_code": history[0]["code"],
+            **identity.start,
             **counts,
         },
     )

@@ -3,20 +3,21 @@
 Settings and inputs name the run's training folder in work/. The code is not part of the name.
 """
 
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from dopsd.algorithms.registry import ALGORITHMS, FAMILIES
 from dopsd.core.files import WORK, digest, object_in
-from dopsd.core.fingerprint import fingerprint, folder_of, recipe
+from dopsd.core.fingerprint import fingerprint, folder_of, recipe, sha256
 from dopsd.models.adapter_files import identity
 from dopsd.models.checkpoint_files import base_files
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.registry import package_of
 from dopsd.training.run_settings import ADAPTING, MEMORY, RunSettings
-from dopsd.training.start import start_folder
+from dopsd.training.start import start_folder, started_from
 
 RECORD = "run.json"  # which settings, inputs and code trained a folder
 KEYS = {"settings", "ends", "inputs", "code", "history", "cells"}  # of run.json
@@ -97,15 +98,6 @@ def input_files(run: RunSettings) -> list[Path]:
     return files + [path for name in sources_of(run).values() if (path := Path(name)).is_file()]
 
 
-def scratch_folder(run: RunSettings) -> Path:
-    """Return the run's training folder in work/.
-
-    Its name is train-<fingerprint of settings and inputs>-<hash of ENDS>.
-    """
-    decisive, ends = settings_of(run)
-    return WORK / f"train-{fingerprint(decisive, input_files(run))}-{digest(ends)[:8]}"
-
-
 @cache
 def code_of(task: str, algorithm: str) -> dict[str, int]:
     """Return the recipe numbers of the packages that train this algorithm on this task."""
@@ -115,36 +107,62 @@ def code_of(task: str, algorithm: str) -> dict[str, int]:
     return {name: recipe(folder_of(name)) for name in packages}
 
 
-def codes(scratch: Path) -> dict[str, str]:
-    """Return the digests of the code of a run's last update (`code`) and first (`first_code`)."""
-    history = record_of(scratch)["history"]
-    return {"code": history[-1]["code"], "first_code": history[0]["code"]}
+@dataclass(frozen=True)
+class RunIdentity:
+    """Who a run is: what decides its updates, and the folder in work/ that is named after it.
 
-
-def first_code(run: RunSettings) -> str:
-    """Return the digest of the code of a run's first update.
-
-    It comes from the run in training, else from the finished run, else from the current code.
+    Attributes:
+        settings: those of every update.
+        ends: the values of ENDS.
+        inputs: digests of the files that decide it.
+        start: folder and digest of the checkpoint that it starts from; empty: the base.
+        folder: its training folder, train-<fingerprint of settings and inputs>-<hash of ends>.
     """
-    history = record_of(scratch_folder(run)).get("history")
-    if history:
-        code: str = history[0]["code"]
-        return code
-    published = object_in(run.key.folder / "train.json")
-    return (
-        published["first_code"]
-        if is_current(run, published)
-        else digest(code_of(run.key.task, run.kind))
-    )
+
+    run: RunSettings
+    settings: dict[str, Any]
+    ends: dict[str, Any]
+    inputs: dict[str, str]
+    start: dict[str, str]
+    folder: Path
+
+    @cached_property
+    def code(self) -> dict[str, int]:
+        """Recipe numbers of the packages that train it."""
+        return code_of(self.run.key.task, self.run.kind)
+
+    @property
+    def of_any_length(self) -> list[Path]:
+        """The training folders of this run with this and other values of ENDS."""
+        return sorted(WORK.glob(f"{self.folder.name.rpartition('-')[0]}-*"))
+
+    def has_made(self, outputs: dict[str, Any]) -> bool:
+        """Tell whether a train.json is of these settings and inputs, whatever its code."""
+        return bool(outputs.get("fingerprint") == self.folder.name)
+
+    def is_current(self, outputs: dict[str, Any]) -> bool:
+        """Tell whether a train.json is of these settings, inputs and this code."""
+        return self.has_made(outputs) and bool(outputs.get("code") == digest(self.code))
+
+    @property
+    def first_code(self) -> str:
+        """Digest of the code of the first update.
+
+        It comes from the run in training, else from the finished run, else from the current code.
+        """
+        if history := record_of(self.folder).get("history"):
+            return str(history[0]["code"])
+        outputs = object_in(self.run.key.folder / "train.json")
+        return str(outputs["first_code"]) if self.is_current(outputs) else digest(self.code)
 
 
-def is_current(run: RunSettings, published: dict[str, Any]) -> bool:
-    """Return whether a train.json has the fingerprint and the last code of this run.
+def identify(run: RunSettings) -> RunIdentity:
+    """Find out who a run is.
 
-    Args:
-        published: the contents of train.json.
+    Raises:
+        DopsdError: if a file that decides it is missing, or the checkpoint to start from.
     """
-    name = scratch_folder(run).name
-    return published.get("fingerprint") == name and published.get("code") == digest(
-        code_of(run.key.task, run.kind)
-    )
+    (settings, ends), files = settings_of(run), input_files(run)
+    folder = WORK / f"train-{fingerprint(settings, files)}-{digest(ends)[:8]}"
+    inputs = {path.as_posix(): sha256(path) for path in files}
+    return RunIdentity(run, settings, ends, inputs, started_from(run), folder)

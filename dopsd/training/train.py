@@ -19,16 +19,14 @@ from dopsd.distributed.accelerate_group import all_processes, by_first, is_lost,
 from dopsd.training.machine import device_and_threads, record_machine
 from dopsd.training.remote_checkpoints import RemoteCopies, fetch
 from dopsd.training.resume import is_finished, prepare_folder, write_stage_outputs
-from dopsd.training.run_identity import scratch_folder
-from dopsd.training.run_settings import RunSettings
-from dopsd.training.start import started_from
+from dopsd.training.run_identity import RunIdentity
 from dopsd.training.trackers import mirrored, send
 from dopsd.training.trainer import Trainer
 from dopsd.training.training_folder import TrainingFolder
 
 
 def train(
-    run: RunSettings,
+    identity: RunIdentity,
     tracked_by: Path | None,
     other_code: str = "stop",
     remote: str | None = None,
@@ -48,12 +46,12 @@ def train(
     Raises:
         DopsdError: if the run cannot start or continue, or was stopped by a signal.
     """
+    run, scratch = identity.run, identity.folder
     accelerator = all_processes(run.launch.timeout)
-    scratch, start = scratch_folder(run), started_from(run)
     with ExitStack() as stack, explain_lost_rank(scratch):
         folder = stack.enter_context(TrainingFolder(scratch, accelerator))
         by_first(accelerator, lambda: fetch(remote, scratch))
-        by_first(accelerator, lambda: prepare_folder(run, other_code))
+        by_first(accelerator, lambda: prepare_folder(identity, other_code))
         if not is_finished(scratch, run.train):
             trainer = Trainer(run, accelerator)
             folder.resume(trainer.load_state, trainer.settings.checkpoint_every)
@@ -65,7 +63,7 @@ def train(
             stack.enter_context(mirrored(accelerator, also[1], also[0], run.key, scratch))
             run_updates(trainer, folder)
     if accelerator.is_main_process:
-        write_stage_outputs(scratch, run.key.folder / "train", run.train.checkpoint_every, start)
+        write_stage_outputs(identity)
 
 
 def run_updates(trainer: Trainer, folder: TrainingFolder) -> None:

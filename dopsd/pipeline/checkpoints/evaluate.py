@@ -34,7 +34,7 @@ from dopsd.tracking.client import (
     tag_measured,
     tracking_uri,
 )
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_identity import identify
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -250,7 +250,7 @@ def evaluate_updates(
         DopsdError: if there is no checkpoint of an update.
     """
     running_folder, finished_folder = (
-        scratch_folder(params.run(task_name, method_name, seed)),
+        identify(params.run(task_name, method_name, seed)).folder,
         run_folder(task_name, method_name, seed) / "train",
     )
     folders = {update: _checkpoint(update, running_folder, finished_folder) for update in updates}

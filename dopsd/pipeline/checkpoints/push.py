@@ -22,7 +22,7 @@ from dopsd.pipeline.results.run_report import refresh
 from dopsd.tracking import hub
 from dopsd.tracking.flavour import require_sealed
 from dopsd.tracking.hub_card import Release, hub_card, shared_page
-from dopsd.training.run_identity import is_current
+from dopsd.training.run_identity import identify
 from dopsd.training.run_settings import RunSettings
 
 CARD, REPORT, MODEL = "README.md", "report.html", "config.json"
@@ -94,7 +94,7 @@ def _is_tested(run: RunSettings, digest: str) -> bool:
         return False
     if read_json(folder / "best" / "select.json", "dopsd select")["digest"] != digest:
         return False
-    if not is_current(run, read_json(folder / "train.json", "dopsd train")):
+    if not identify(run).is_current(read_json(folder / "train.json", "dopsd train")):
         raise DopsdError(
             f"push: {folder} was made with other settings, data or code; run `dopsd repro`, so that"
             " the card tells the truth",

@@ -12,7 +12,7 @@ from dopsd.core.files import ASIDE, WORK, object_in
 from dopsd.core.paths import ADAPTED
 from dopsd.core.progress import log
 from dopsd.training.pretraining.adapt import converted_folder
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_identity import identify
 from dopsd.training.start import named_folder
 
 if TYPE_CHECKING:
@@ -49,11 +49,7 @@ def clean(params: Params) -> None:
     for name in adapt.phases if converted.is_dir() else []:
         for run in [params.run(task, name, adapt.seed) for task in adapt.tasks]:
             runs += [run] if (named_folder(run) or converted).is_dir() else []
-    kept_folders = {
-        folder
-        for run in runs
-        for folder in WORK.glob(f"{scratch_folder(run).name.rpartition('-')[0]}-*")
-    }
+    kept_folders = {folder for run in runs for folder in identify(run).of_any_length}
     made = object_in(Path(params.model.path) / ADAPTED).get("run")  # a next phase would continue it
     kept_folders |= {WORK / made} if made and (WORK / made).is_dir() else set()
     obsolete = [

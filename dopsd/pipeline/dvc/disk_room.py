@@ -14,7 +14,7 @@ from dopsd.core.files import WORK, read_json
 from dopsd.core.paths import RUNS
 from dopsd.pipeline.shape import Shape, lora_parameters, size_of, trains_all
 from dopsd.training.checkpoint import KEPT_RESUMABLE
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_identity import identify
 from dopsd.training.run_settings import RunSettings
 
 if TYPE_CHECKING:
@@ -122,8 +122,7 @@ def missing_runs(params: Params) -> list[RunSettings]:
 
 def _is_trained(run: RunSettings) -> bool:
     with suppress(DopsdError):  # not trained, or without the data
-        made = read_json(run.key.folder / "train.json", "dopsd train")
-        return bool(made.get("fingerprint") == scratch_folder(run).name)
+        return identify(run).has_made(read_json(run.key.folder / "train.json", "dopsd train"))
     return False
 
 
@@ -169,7 +168,7 @@ def missing_bytes(params: Params, at_once: int = 1) -> int:
 def _written(run: RunSettings) -> int:
     """Return the bytes that a run in progress has written already."""
     with suppress(DopsdError, OSError):
-        return sum(path.stat().st_size for path in scratch_folder(run).rglob("*"))
+        return sum(path.stat().st_size for path in identify(run).folder.rglob("*"))
     return 0
 
 

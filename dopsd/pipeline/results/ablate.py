@@ -39,7 +39,7 @@ from dopsd.core.progress import log
 from dopsd.core.statistics import gap, percent, within
 from dopsd.evaluation.published import published_variants
 from dopsd.pipeline.dvc.command import run as run_dvc
-from dopsd.training.run_identity import record_of, scratch_folder
+from dopsd.training.run_identity import identify, record_of
 from dopsd.training.run_settings import RunSettings
 
 DEFAULT = "default"
@@ -224,5 +224,5 @@ def _trained_with(run: RunSettings, fingerprint: str) -> AlgorithmConfig | None:
             return config
         return None
     with suppress(DopsdError):  # without the data nobody can tell
-        return run.algorithm if fingerprint == scratch_folder(run).name else None
+        return run.algorithm if fingerprint == identify(run).folder.name else None
     return None

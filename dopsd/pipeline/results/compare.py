@@ -32,7 +32,7 @@ from dopsd.pipeline.results.comparison import (
     values,
     write_comparison,
 )
-from dopsd.training import run_identity
+from dopsd.training.run_identity import identify
 
 OUT = REPORTS / "compare"
 ANSWERS, BASES = "answers of the base", "bases"
@@ -145,9 +145,8 @@ def _of_matrix(params: Params) -> list[Finished]:
 
 def is_current(params: Params, run: Finished) -> bool:
     """Tell whether a run was made with the settings of params.yaml; log where it was not."""
-    if run_identity.is_current(
-        params.run(*run.parts), read_json(run.folder / "train.json", "dopsd train")
-    ):
+    made = read_json(run.folder / "train.json", "dopsd train")
+    if identify(params.run(*run.parts)).is_current(made):
         return True
     log(
         f"compare: {run}: skipped, made with other settings, data or code; run `dopsd repro`, or"

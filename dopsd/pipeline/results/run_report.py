@@ -38,9 +38,8 @@ from dopsd.pipeline.results.repeat import ABSENT, as_text, commands, nearest_pro
 from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.registry import is_graded, package_of
 from dopsd.tracking.glossary import TRAINING
-from dopsd.training import run_identity
 from dopsd.training.machine import MACHINE
-from dopsd.training.run_identity import record_of, scratch_folder, settings_of
+from dopsd.training.run_identity import identify, record_of, settings_of
 from dopsd.training.run_settings import RunSettings
 
 SPLITS = ("train", "validation", "test")
@@ -182,7 +181,7 @@ def _files(params: Params, task: str) -> list[tuple[str, str, str]]:
 def _has_settings_of(run: RunSettings, totals: dict[str, Any]) -> bool:
     """Return whether params.yaml and the data are those of a finished run."""
     with suppress(DopsdError):  # without the data nobody can tell
-        return bool(totals["fingerprint"] == scratch_folder(run).name)
+        return identify(run).has_made(totals)
     return False
 
 
@@ -199,13 +198,13 @@ def staleness(run: RunSettings, totals: dict[str, Any]) -> str:
         totals: contents of train.json.
     """
     try:
-        return "" if run_identity.is_current(run, totals) else _difference(run, totals)
+        return "" if identify(run).is_current(totals) else _difference(run, totals)
     except DopsdError as error:  # its data is not here
         return f"It cannot be checked: {error}."
 
 
 def _difference(run: RunSettings, totals: dict[str, Any]) -> str:
-    if totals["fingerprint"] == scratch_folder(run).name:
+    if identify(run).has_made(totals):
         return "Other code trained this run. `dopsd repro` asks what to do with it."
     record = record_of(WORK / totals["fingerprint"])
     before = flat(_with_ends(record["settings"], record["ends"])) if record else {}

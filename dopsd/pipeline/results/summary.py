@@ -20,7 +20,7 @@ from dopsd.pipeline.results.ablate import variant_of_run
 from dopsd.pipeline.results.run_report import refresh
 from dopsd.tasks.registry import RULES, is_graded, score_name
 from dopsd.tracking.client import shown, start_command, tracking_uri
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_identity import identify
 from dopsd.training.run_settings import RunSettings
 
 
@@ -97,16 +97,16 @@ def _scores(run: RunSettings, comparison: dict[str, Any]) -> list[str]:
 
 def _costs(run: RunSettings, tested: dict[str, Any], made: dict[str, Any]) -> list[str]:
     """Return checkpoint, costs and paths of a run, from test/paired.json and train.json."""
-    scratch, n = scratch_folder(run), next(iter(tested["protocols"].values()))["base"]["n"]
+    identity, n = identify(run), next(iter(tested["protocols"].values()))["base"]["n"]
     number = made["collects"] * run.train.prompts_per_collect  # a prompt may come several times
     seconds = "not known, the run is from DVC's cache"
-    if (log_file := scratch / LOG).is_file():
+    if (log_file := identity.folder / LOG).is_file():
         seconds = f"{sum(row['time/update_seconds'] for row in read_log(log_file)):.0f} s"
     facts = {
         "test problems": n,
         "checkpoint": f"update {tested['selected']['update']} of {made['updates']}",
         "started from": made.get("started_from"),
-        "prompts": number if made["fingerprint"] == scratch.name else None,
+        "prompts": number if identity.has_made(made) else None,
         "rollouts": made["rollouts"],
         "kept for training": made["trajectories"],
         "sampled tokens": made["sampled_tokens"],

@@ -33,7 +33,7 @@ from dopsd.training.pretraining.adapt import (
     require_converted,
 )
 from dopsd.training.resume import is_done
-from dopsd.training.run_identity import code_of, scratch_folder, settings_of
+from dopsd.training.run_identity import code_of, identify, settings_of
 from dopsd.training.run_settings import PHASES
 
 if TYPE_CHECKING:
@@ -178,7 +178,9 @@ def _refuse_misfits(params: Params, most: int, responses: list[str] | None = Non
 def announce(params: Params, key: RunKey) -> None:
     """Say which phase begins, or that it has ended before."""
     phases, run = params.adapt.phases, params.run(*key.parts)
-    state = "trained before" if is_done(run) else f"{run.train.updates} updates of {run.kind}"
+    state = (
+        "trained before" if is_done(identify(run)) else f"{run.train.updates} updates of {run.kind}"
+    )
     name = PHASES[key.method]
     log(f"adapt: phase {phases.index(key.method) + 1} of {len(phases)}, {name}: {state}")
 
@@ -189,7 +191,7 @@ def finish(params: Params, task: str) -> None:
     out = Path(params.model.path)
     new = out.with_name(f".{out.name}.new")
     shutil.rmtree(new, ignore_errors=True)
-    last = folders(scratch_folder(run))[-1]  # a phase may end early
+    last = folders(identify(run).folder)[-1]  # a phase may end early
     write_merged(run.model, last, new, params.adapt.dtype)
     files = {path.name: sha256(path) for path in sorted(new.iterdir())}
     write_json(new / ADAPTED, recipe_of(params, task) | {"files": files})
@@ -211,13 +213,14 @@ def _tidy(params: Params, task: str) -> None:
         if not last_checkpoint(run).is_dir():
             break  # trained elsewhere, or ended early: continued again, it ends where it did
         if "updates" in settings_of(run)[0]["train"]:  # of this length alone
-            drop_state(scratch_folder(run))
+            drop_state(identify(run).folder)
 
 
 def recipe_of(params: Params, task: str) -> dict[str, Any]:
     """Return what decides the bytes of an adapted base, also where its runs are gone."""
     first, *later = [params.run(task, name, params.adapt.seed) for name in params.adapt.phases]
-    recipe = {"run": scratch_folder(first).name, "code": digest(code_of(task, first.kind))}
+    one = identify(first)
+    recipe = {"run": one.folder.name, "code": digest(one.code)}
     later_ones = [(settings_of(run), code_of(task, run.kind)) for run in later]
     recipe |= {"distill": digest(later_ones)} if later else {}
     return recipe | {"dtype": params.adapt.dtype}

@@ -6,9 +6,9 @@ import os
 from typing import TYPE_CHECKING
 
 from dopsd.training.resume import is_done, write_stage_outputs
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_identity import identify
 from dopsd.training.run_settings import PHASES
-from dopsd.training.start import link_start, started_from
+from dopsd.training.start import link_start
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -24,14 +24,12 @@ def run(params: Params, task: str, method: str, seed: int, other_code: str = "st
     settings = params.run(task, method, seed)
     if method not in PHASES:  # their starts are in work/, which no stage of DVC depends on
         link_start(settings)
-    if is_done(settings):  # before torch is imported, which takes seconds
+    identity = identify(settings)
+    if is_done(identity):  # before torch is imported, which takes seconds
         if os.environ.get("RANK", "0") == "0":
-            every, start = settings.train.checkpoint_every, started_from(settings)
-            write_stage_outputs(
-                scratch_folder(settings), settings.key.folder / "train", every, start
-            )
+            write_stage_outputs(identity)
         return
     from dopsd.training.train import train
 
     also = (params.tracking.experiment, params.tracking.also)
-    train(settings, tracked_by, other_code, params.checkpoints.remote, also)
+    train(identity, tracked_by, other_code, params.checkpoints.remote, also)

@@ -31,9 +31,9 @@ def converted_folder(adapt: AdaptConfig) -> Path:
 
 def last_checkpoint(run: RunSettings) -> Path:
     """Return the folder of the checkpoint after the last update of a run."""
-    from dopsd.training.run_identity import scratch_folder
+    from dopsd.training.run_identity import identify
 
-    return scratch_folder(run) / f"step-{run.train.updates:06d}"
+    return identify(run).folder / f"step-{run.train.updates:06d}"
 
 
 def form_of(adapt: AdaptConfig) -> Form:

@@ -23,7 +23,7 @@ from dopsd.config.named_files import missing_files
 from dopsd.core.errors import DopsdError
 from dopsd.core.rng import key_from
 from dopsd.core.types import Problem
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_identity import identify
 
 TRACES = "data/external/traces.jsonl"
 
@@ -101,9 +101,9 @@ def test_another_file_of_traces_is_another_run_and_a_missing_one_is_named(projec
     path = traces_file()
     path.write_text('{"question": "1", "response": "2"}\n')
     write_params(matrix__methods=["sft"], method__sft__traces={"path": TRACES})
-    before = scratch_folder(load_params().run("sudoku", "sft", 0))
+    before = identify(load_params().run("sudoku", "sft", 0)).folder
     path.write_text('{"question": "1", "response": "3"}\n')
-    assert scratch_folder(load_params().run("sudoku", "sft", 0)) != before
+    assert identify(load_params().run("sudoku", "sft", 0)).folder != before
     path.unlink()
     assert "method.sft.traces.path: data/external/traces.jsonl" in missing_files(load_params())
 

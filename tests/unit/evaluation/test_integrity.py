@@ -13,7 +13,7 @@ from toy_runs import OUT, adapter_digests, die_at, evaluator, train
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.models.adapter_files import ADAPTER
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_identity import identify
 
 FIRST = OUT / "step-000002" / ADAPTER
 
@@ -49,7 +49,7 @@ def test_the_log_comes_back_with_the_checkpoint(project, monkeypatch, is_removed
     write_params(train__updates=5)
     assert train() == 0
     table, digests = OUT.with_suffix(".csv").read_bytes(), adapter_digests()
-    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    scratch = identify(load_params().run("sudoku", "d_opsd", 0)).folder
     scratch.rename(scratch.with_name("other"))
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         die_at(patch, 3)

@@ -19,7 +19,7 @@ from dopsd.config.params import Params
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
 from dopsd.pipeline.results import ablate
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_identity import identify
 
 VARIANTS = {
     "default": {},
@@ -54,11 +54,11 @@ def test_any_method_may_have_variants():
 
 def test_variants_that_agree_share_their_work(project):
     folder = {
-        name: scratch_folder(params().run("sudoku", name, 0))
+        name: identify(params().run("sudoku", name, 0)).folder
         for name in ("d_opsd", "d_opsd-default", "d_opsd-fixed")
     }
     assert len(set(folder.values())) == 1
-    assert scratch_folder(params().run("sudoku", "d_opsd-live", 0)) not in folder.values()
+    assert identify(params().run("sudoku", "d_opsd-live", 0)).folder not in folder.values()
 
 
 @pytest.mark.parametrize(

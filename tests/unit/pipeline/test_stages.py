@@ -22,7 +22,7 @@ from dopsd.config.loading import load_params
 from dopsd.core.fingerprint import sha256
 from dopsd.core.tables import read_table
 from dopsd.pipeline.stages.prepare import changed_since
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_identity import identify
 
 BAD_PUZZLE = '{"id": "a", "prompt": "1", "answer": "2"}'
 NO_BLANK = '{"id": "a", "prompt": "1234341221434321", "answer": "1234341221434321"}'
@@ -119,7 +119,7 @@ def test_a_task_that_names_its_own_base_is_trained_and_evaluated_with_it(project
     for stage in ("train", "evaluate", "select", "test", "report"):
         assert main([stage, "--task", "countdown", "--method", "rft"]) == 0, stage
     run = load_params().run("countdown", "rft", 0)
-    record = json.loads((scratch_folder(run) / "run.json").read_text())
+    record = json.loads((identify(run).folder / "run.json").read_text())
     assert {name for name in record["inputs"] if name.startswith("base/")} == {
         path.as_posix() for path in Path("base/countdown").iterdir()
     }

@@ -39,7 +39,7 @@ from dopsd.tracking.client import (
 )
 from dopsd.tracking.log_uploader import identity, upload_log
 from dopsd.tracking.model_registry import promote_champion
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_identity import identify
 from dopsd.training.run_settings import ADAPTING
 
 
@@ -102,7 +102,7 @@ def test_a_run_that_no_test_follows_ends_in_mlflow_with_its_training(tracked, mo
     who = identity(run, params.tracking)
 
     def status_with(last: int | None) -> str:
-        upload_log(who, scratch_folder(run), lambda _: True, last)
+        upload_log(who, identify(run).folder, lambda _: True, last)
         return one_run(connect(who.uri)).info.status
 
     updates = run.train.updates
@@ -262,7 +262,7 @@ def test_without_mlflow_training_is_silent_and_says_so_once(project, monkeypatch
     write_params(tracking__enabled=True)
     assert main(["train"]) == 0
     assert capsys.readouterr().err.count("mlflow is not installed") == 1
-    assert (scratch_folder(load_params().run("sudoku", "d_opsd", 0)) / "log.jsonl").is_file()
+    assert (identify(load_params().run("sudoku", "d_opsd", 0)).folder / "log.jsonl").is_file()
 
 
 def test_a_project_of_any_name_has_its_runs_and_artifacts_in_its_folder(tracked, monkeypatch):

@@ -23,7 +23,7 @@ from dopsd.core.tables import read_table
 from dopsd.models.registry import read_config
 from dopsd.pipeline.stages import adapt as stage
 from dopsd.training.pretraining.adapt import require_converted
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_identity import identify
 from dopsd.training.run_settings import ADAPTING, DISTILLING
 from dopsd.training.trainer import Trainer
 
@@ -119,7 +119,7 @@ def test_two_ranks_learn_what_one_learns(source):
     require_converted(load_params().adapt)
     words = ["train", *run.key.words]
     assert main(words) == 0
-    scratch = scratch_folder(run)
+    scratch = identify(run).folder
     alone = load_file(scratch / "step-000002/model.safetensors")
     shutil.move(scratch, "alone")
     write({"launch__processes": 2}, updates=2)
@@ -322,7 +322,7 @@ def test_a_phase_that_ends_early_ends_in_a_base(source, monkeypatch):
     monkeypatch.setattr(Trainer, "_give_up", lambda self: None)
     assert main(["adapt"]) == 0
     run = load_params().run("sudoku", DISTILLING, 0)
-    last = load_file(scratch_folder(run) / "step-000002/model.safetensors")
+    last = load_file(identify(run).folder / "step-000002/model.safetensors")
     base = load_file(BASE / "model.safetensors")
     assert all(torch.equal(base[name], last[name]) for name in base)
     base_file = sha256(BASE / "model.safetensors")
@@ -418,10 +418,10 @@ def test_the_source_goes_on_to_teach_on_answers_of_the_student(source, shift, mo
     assert "models/adapted is of other adapt.distill: making it anew" in said
     assert "phase 1 of 2, learn: trained before" in said
     assert "phase 2 of 2, distill: 2 updates of d_opsd" in said
-    assert not list(scratch_folder(learnt).glob("step-*/trainer.safetensors"))  # it has ended
+    assert not list(identify(learnt).folder.glob("step-*/trainer.safetensors"))  # it has ended
     assert main(["clean"]) == 0 and len(list(Path("work").glob("train-*"))) == 2
     write({"adapt__output_shift": shift}, learning_rate=1e-4)
-    assert main(["clean"]) == 0 and scratch_folder(learnt).is_dir()  # of the base that is there
+    assert main(["clean"]) == 0 and identify(learnt).folder.is_dir()  # of the base that is there
     write({"adapt__output_shift": shift, "adapt__distill": {"train": FEWER}})
     shutil.rmtree("work")
     capsys.readouterr()

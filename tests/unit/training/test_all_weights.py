@@ -25,7 +25,7 @@ from dopsd.models import checkpoint_files
 from dopsd.models.checkpoint_files import INDEX, file_tensors
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import LlmPolicy, load_policy
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_identity import identify
 from dopsd.training.run_settings import RunSettings
 from dopsd.training.trainer import Trainer
 
@@ -138,11 +138,11 @@ def test_all_stages_run_and_the_settings_of_adapters_do_not_count(project):
     assert (best / INDEX).is_file() and not (best / "adapter_config.json").exists()
     assert json.loads((best / "select.json").read_text())["digest"] == sha256(best / INDEX)
     assert read_table(Path("runs/sudoku/d_opsd/0/curve.csv"))[-1]["update"] == 4
-    name = scratch_folder(run()).name
+    name = identify(run()).folder.name
     write_params(**ALL, train__lora={"r": 2, "alpha": 2, "dropout": 0.0, "targets": ["q_proj"]})
-    assert scratch_folder(run()).name == name
+    assert identify(run()).folder.name == name
     write_params(train__learning_rate=0.01)
-    assert scratch_folder(run()).name != name
+    assert identify(run()).folder.name != name
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -204,7 +204,7 @@ def test_a_run_starts_from_its_own_kind_and_refuses_the_other(project, capsys):
         assert "holds all weights, and train.weights is lora; write" in refused(capsys, command)
     for weights, seed, line in (("lora", 1, "set train.weights to all"), ("all", 0, "to lora")):
         write_params(train__weights=weights)
-        for target in (OUT, scratch_folder(run())):
+        for target in (OUT, identify(run()).folder):
             shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(f"runs/sudoku/sft/{seed}/train", OUT)
         assert line in refused(capsys, "evaluate", "--method", "d_opsd")

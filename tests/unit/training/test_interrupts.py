@@ -25,14 +25,14 @@ from dopsd.config.loading import load_params
 from dopsd.core.interrupts import Interrupts
 from dopsd.models.llm_policy import LlmPolicy
 from dopsd.training import checkpoint
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_identity import identify
 from dopsd.training.trainer import Trainer
 
 
 def saved() -> list[int]:
     return [
         c.update
-        for c in checkpoint.checkpoints(scratch_folder(load_params().run("sudoku", "d_opsd", 0)))
+        for c in checkpoint.checkpoints(identify(load_params().run("sudoku", "d_opsd", 0)).folder)
     ]
 
 

@@ -21,7 +21,7 @@ from dopsd.config.tasks import AlgorithmsConfig
 from dopsd.core.files import digest, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.training import resume
-from dopsd.training.run_identity import code_of, first_code, scratch_folder
+from dopsd.training.run_identity import code_of, identify
 from dopsd.training.trainer import Trainer
 
 OUT = Path("runs/sudoku/d_opsd/0/train")
@@ -47,7 +47,7 @@ def result(method: str = "d_opsd") -> dict[str, str]:
 
 
 def scratch(method: str = "d_opsd") -> Path:
-    return scratch_folder(load_params().run("sudoku", method, 0))
+    return identify(load_params().run("sudoku", method, 0)).folder
 
 
 @pytest.fixture
@@ -353,6 +353,6 @@ def test_a_damaged_log_ends_at_the_damage(tmp_path):
 def test_a_damaged_record_of_the_cell_itself_names_no_first_code(project, damaged):
     OUT.parent.mkdir(parents=True)
     OUT.with_suffix(".json").write_text(damaged)
-    assert first_code(load_params().run("sudoku", "d_opsd", 0)) == digest(
+    assert identify(load_params().run("sudoku", "d_opsd", 0)).first_code == digest(
         code_of("sudoku", "d_opsd")
     )

@@ -24,7 +24,7 @@ from dopsd.pipeline.doctor.machine import starts
 from dopsd.pipeline.run.request import RunRequest, check
 from dopsd.tracking.client import connect, find_run
 from dopsd.tracking.log_uploader import identity
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_identity import identify
 from dopsd.training.run_settings import RunSettings
 from dopsd.training.trainer import Trainer
 
@@ -89,7 +89,7 @@ def test_a_run_computes_at_update_0_as_the_checkpoint_and_its_reference_is_chose
 
 def test_names_of_one_checkpoint_are_one_run_and_another_start_is_another(fine_tuned):
     write_params()
-    names = {scratch_folder(run()).name}
+    names = {identify(run()).folder.name}
     for reference in ("base", "start"):
         for same in (
             ("sft", "sudoku/sft/0", "runs/sudoku/sft/0", f"{fine_tuned}/train/step-000002"),
@@ -98,14 +98,14 @@ def test_names_of_one_checkpoint_are_one_run_and_another_start_is_another(fine_t
             found = set()
             for name in same:
                 write_params(train__start_from=name, train__reference=reference)
-                found.add(scratch_folder(run()).name)
+                found.add(identify(run()).folder.name)
             assert len(found) == 1
             names |= found
     assert len(names) == 5
     write_params(train__start_from="sft")
-    before = scratch_folder(run()).name
+    before = identify(run()).folder.name
     shutil.copyfile(f"{STEP}/{ADAPTER}", fine_tuned / "best" / ADAPTER)
-    assert scratch_folder(run()).name != before
+    assert identify(run()).folder.name != before
 
 
 @pytest.mark.full

@@ -15,7 +15,7 @@ from conftest import write_params
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.core.files import WORK
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_identity import identify
 from dopsd.training.trackers import OF_OTHER_RUNS
 
 TRACKERS = ["tensorboard", "wandb", "trackio"]
@@ -46,7 +46,7 @@ def losses(project: Path) -> list[tuple[int, float]]:
         text=True,
     )
     assert ran.returncode == 0, ran.stderr
-    scratch = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    scratch = identify(load_params().run("sudoku", "d_opsd", 0)).folder
     rows = map(json.loads, (scratch / "log.jsonl").read_text().splitlines())
     return [(row["update"], row["loss"]) for row in rows]
 
@@ -74,7 +74,7 @@ def test_each_tracker_has_every_update(losses):
     WORK.rename("elsewhere")  # the same run without trackers, and without these variables
     write_params(tracking__also=[])
     assert main(["train"]) == 0
-    rows = (scratch_folder(load_params().run("sudoku", "d_opsd", 0)) / "log.jsonl").read_text()
+    rows = (identify(load_params().run("sudoku", "d_opsd", 0)).folder / "log.jsonl").read_text()
     plain = [(row["update"], row["loss"]) for row in map(json.loads, rows.splitlines())]
     assert plain == losses
 

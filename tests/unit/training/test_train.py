@@ -27,13 +27,13 @@ from dopsd.distributed.accelerate_group import all_processes
 from dopsd.models.adapter_files import ADAPTER, write_digests
 from dopsd.training import checkpoint
 from dopsd.training.config import TrainConfig
-from dopsd.training.run_identity import scratch_folder
+from dopsd.training.run_identity import identify
 from dopsd.training.trainer import TOKENS, Trainer
 from dopsd.training.training_folder import TrainingFolder
 
 
 def scratch() -> Path:
-    return scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    return identify(load_params().run("sudoku", "d_opsd", 0)).folder
 
 
 def test_a_tiny_loss_is_shown():
@@ -103,7 +103,7 @@ def test_a_measured_number_of_tokens_is_kept(project):
     write_params(train__updates=1, train__micro_batch_states="auto")
     assert train() == 0
     run = load_params().run("sudoku", "d_opsd", 0)
-    step = scratch_folder(run) / "step-000001"
+    step = identify(run).folder / "step-000001"
     batches = step / "batches.0.safetensors"
     tensors = load_tensors(batches)
     measured = tensors["micro_batch"].tolist()
@@ -112,7 +112,7 @@ def test_a_measured_number_of_tokens_is_kept(project):
     write_digests(step)
     accelerator = all_processes()
     trainer = Trainer(run, accelerator)
-    folder = TrainingFolder(scratch_folder(run), accelerator)
+    folder = TrainingFolder(identify(run).folder, accelerator)
     folder.resume(trainer.load_state, trainer.settings.checkpoint_every)
     assert (trainer.micro_batches.size, trainer.micro_batches.tokens) == (64, 700)
 
@@ -267,7 +267,7 @@ def test_every_method_trains_on_the_same_loop_and_stays_the_same_when_it_is_inte
     assert [row["update"] for row in rows] == [1, 2, 3, 4]
     assert rows[-1]["count/trajectories"] > 0 and all(math.isfinite(row["loss"]) for row in rows)
     whole = sha256(out / "train" / "step-000004" / ADAPTER)
-    here = scratch_folder(load_params().run("sudoku", method, 0))
+    here = identify(load_params().run("sudoku", method, 0)).folder
     shutil.rmtree(here / "step-000004")
     assert main(["train", "--method", method]) == 0
     assert sha256(out / "train" / "step-000004" / ADAPTER) == whole
