@@ -15,7 +15,7 @@ from forks import command
 
 from dopsd.config.loading import load_params
 from dopsd.core.tensor_files import save_tensors
-from dopsd.distributed.accelerate_group import all_processes
+from dopsd.distributed.process_group import all_processes
 from dopsd.training.run_identity import identify
 from dopsd.training.trainer import Trainer
 from dopsd.training.training_folder import TrainingFolder

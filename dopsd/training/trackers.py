@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import WORK
 from dopsd.core.progress import log
-from dopsd.distributed.accelerate_group import by_first
+from dopsd.distributed.process_group import by_first
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

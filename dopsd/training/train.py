@@ -15,7 +15,7 @@ from dopsd.core.errors import TEMPORARY, Code, DopsdError, StopRequested
 from dopsd.core.interrupts import Interrupts
 from dopsd.core.paths import RunKey
 from dopsd.core.progress import Progress, log
-from dopsd.distributed.accelerate_group import all_processes, by_first, is_lost, lost
+from dopsd.distributed.process_group import all_processes, by_first, is_lost, lost
 from dopsd.training.machine import device_and_threads, record_machine
 from dopsd.training.remote_checkpoints import RemoteCopies, fetch
 from dopsd.training.resume import is_finished, prepare_folder, write_stage_outputs

@@ -20,7 +20,7 @@ from dopsd.core.errors import Code, DopsdError
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
 from dopsd.core.rng import key_from
-from dopsd.distributed.accelerate_group import AccelerateGroup, over_ranks
+from dopsd.distributed.process_group import AccelerateGroup, over_ranks
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.rollout.prompts import PromptSet
 from dopsd.tasks.registry import load_task

@@ -29,7 +29,7 @@ from dopsd.config.params import Params
 from dopsd.core import environment
 from dopsd.core.environment import MEETING, MPI, RANKED, bypass_proxies, refuse_leftovers
 from dopsd.core.errors import DopsdError
-from dopsd.distributed import accelerate_group
+from dopsd.distributed import process_group
 from dopsd.pipeline.doctor import machine
 from flows import runs
 
@@ -168,7 +168,7 @@ def test_stages_refuse_a_number_of_processes_that_were_not_started(
 
 
 def test_settings_of_accelerate_in_the_environment_do_not_count(monkeypatch):
-    from dopsd.distributed.accelerate_group import all_processes
+    from dopsd.distributed.process_group import all_processes
 
     for name in ("USE_CPU", "USE_DEEPSPEED", "USE_MEGATRON_LM", "MIXED_PRECISION"):
         monkeypatch.setenv(f"ACCELERATE_{name}", "maybe")
@@ -186,10 +186,10 @@ def test_python_without_docstrings_is_refused_in_one_line():
 def test_a_process_says_for_whom_it_waits(monkeypatch, capsys):
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(accelerate_group, "SOON", 0.01)
-    with accelerate_group._telling(1, 9):
+    monkeypatch.setattr(process_group, "SOON", 0.01)
+    with process_group._telling(1, 9):
         until(sys.stderr.getvalue, every=0.01)
-    with accelerate_group._telling(0, 9):
+    with process_group._telling(0, 9):
         time.sleep(0.1)
     told = "train: waiting for 1 other process at h:1 (WORLD_SIZE), for 9 s at most\n"
     assert capsys.readouterr().err == told

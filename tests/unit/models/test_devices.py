@@ -14,7 +14,7 @@ from conftest import ROOT
 
 from dopsd.core.errors import DopsdError
 from dopsd.distributed import launch
-from dopsd.distributed.accelerate_group import all_processes, refuse_shared_gpu
+from dopsd.distributed.process_group import all_processes, refuse_shared_gpu
 from dopsd.models import device, llm_policy
 from dopsd.models.config import ModelConfig
 

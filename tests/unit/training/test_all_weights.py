@@ -19,7 +19,7 @@ from dopsd.config.loading import load_params
 from dopsd.core.errors import DopsdError
 from dopsd.core.fingerprint import sha256
 from dopsd.core.tables import read_table
-from dopsd.distributed.accelerate_group import all_processes
+from dopsd.distributed.process_group import all_processes
 from dopsd.evaluation.evaluator import Evaluator
 from dopsd.models import checkpoint_files
 from dopsd.models.checkpoint_files import INDEX, file_tensors

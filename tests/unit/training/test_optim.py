@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dopsd.core.tensor_files import load_tensors, save_tensors
-from dopsd.distributed.accelerate_group import all_processes
+from dopsd.distributed.process_group import all_processes
 from dopsd.training import optim
 from dopsd.training.config import TrainConfig
 from dopsd.training.run_settings import RunSettings, warmup_notes

@@ -16,7 +16,7 @@ from dopsd.config.loading import load_params
 from dopsd.config.profiles import AS_IT_STANDS
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import sha256
-from dopsd.distributed.accelerate_group import all_processes
+from dopsd.distributed.process_group import all_processes
 from dopsd.models.adapter_files import ADAPTER, read_adapter
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.models.lora import load_adapter

@@ -23,7 +23,7 @@ from dopsd.config.tasks import AlgorithmsConfig
 from dopsd.core.fingerprint import sha256
 from dopsd.core.tables import read_log, read_table
 from dopsd.core.tensor_files import load_tensors, save_tensors
-from dopsd.distributed.accelerate_group import all_processes
+from dopsd.distributed.process_group import all_processes
 from dopsd.models.adapter_files import ADAPTER, write_digests
 from dopsd.training import checkpoint
 from dopsd.training.config import TrainConfig
