@@ -113,7 +113,7 @@ def elsewhere(
     keys = [[run.key for run in check(request).runs] for request in requests]
     shared = how | {"share": True, "code": checkout_digest(Path.cwd())}
     cells = [
-        Cell(run_key, json.loads(json.dumps(cell_of(request, run_key).parameters | shared)))
+        Cell(run_key, json.loads(json.dumps(_cell_of(request, run_key).parameters | shared)))
         for request, keys_of_task in zip(requests, keys, strict=True)
         for run_key in keys_of_task
     ]
@@ -141,7 +141,7 @@ def portable(request: RunRequest) -> RunRequest:
     return replace(request, profile=profiles.EMBEDDED, overrides=changed | request.overrides)
 
 
-def cell_of(request: RunRequest, run_key: RunKey) -> RunRequest:
+def _cell_of(request: RunRequest, run_key: RunKey) -> RunRequest:
     """Return the request of one run out of those of a request."""
     return replace(request, task=run_key.task, methods=[run_key.method], seeds=[run_key.seed])
 

@@ -40,7 +40,7 @@ def explanation(code: Code) -> dict[str, str]:
     return next(codes[code.value] for codes in groups().values() if code.value in codes)
 
 
-def code_of(text: str) -> Code:
+def _code_of(text: str) -> Code:
     """Return the code that a person typed, in capitals or not, with brackets or not."""
     try:
         return Code(text.strip("() ").upper())
@@ -54,7 +54,7 @@ def _explain(a: argparse.Namespace) -> None:
     if a.code is None:
         print("\n".join(f"{code.value}  {explanation(code)['title']}" for code in Code))
         return
-    code = code_of(a.code)
+    code = _code_of(a.code)
     parts = {name: LINK.sub(r"\1 (docs/\2)", text) for name, text in explanation(code).items()}
     print(f"{code.value}: {parts['title']}\n\nCause: {parts['cause']}\nFix: {parts['fix']}\n")
     print(f"All codes, with examples: {PAGE}#{code.value.lower()}")

@@ -160,7 +160,7 @@ def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
             load_task(arguments.task, params.data.tasks[arguments.task]).load(split)
             return launch(params.launch, words)
     if arguments.command == "adapt":
-        return adapt(arguments, params)
+        return _adapt(arguments, params)
     if arguments.command in STAGES:
         with unchanged(arguments.params, params):
             stages.run_stage(arguments, params)
@@ -178,7 +178,7 @@ def _say_old_problems(arguments: argparse.Namespace, params: Params) -> None:
         log(f"warning: {note}")
 
 
-def adapt(arguments: argparse.Namespace, params: Params) -> int:
+def _adapt(arguments: argparse.Namespace, params: Params) -> int:
     """Convert a model, train it as `dopsd train` does, write the base; return the exit code."""
     from dopsd.pipeline.stages import adapt as stage
 

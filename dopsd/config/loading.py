@@ -129,10 +129,10 @@ def checked(raw: object, path: Path | str) -> Params:
     try:
         return Params.model_validate(completed(raw))
     except ValidationError as error:
-        raise as_lines(error, path, raw) from error
+        raise _as_lines(error, path, raw) from error
 
 
-def as_lines(error: ValidationError, path: Path | str, raw: object) -> DopsdError:
+def _as_lines(error: ValidationError, path: Path | str, raw: object) -> DopsdError:
     """Return pydantic's errors as one with a line for each of the first, and the others' number.
 
     Args:

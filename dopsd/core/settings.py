@@ -28,14 +28,14 @@ def plain_name(text: str) -> str:
     return text
 
 
-def distinct(values: list[Any]) -> list[Any]:
+def _distinct(values: list[Any]) -> list[Any]:
     """Return the values if no two are equal: a repeated seed would count as another one."""
     if repeated := [value for place, value in enumerate(values) if value in values[:place]]:
         raise ValueError(f"{repeated[0]} is there twice; remove one")
     return values
 
 
-Distinct = AfterValidator(distinct)  # of a list
+Distinct = AfterValidator(_distinct)  # of a list
 Name = Annotated[str, AfterValidator(plain_name)]
 Share = Annotated[float, Field(ge=0, le=1)]  # a fraction, 0 to 1
 Whole = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]  # any integer

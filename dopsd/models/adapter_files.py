@@ -144,7 +144,7 @@ ALLOWED = {  # values that leave the base as it is: not pissa, olora, corda, lof
 }
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def _read_config(folder: Path) -> dict[str, Any]:
     """Read peft's settings of the adapter in this folder."""
     path = _file_of(folder, ADAPTER_CONFIG)
     try:
@@ -173,7 +173,7 @@ def lora_of(folder: Path) -> AdapterConfig:
 
     from dopsd.models.config import AdapterConfig
 
-    settings = read_config(folder)
+    settings = _read_config(folder)
     unsupported = [
         f"{name} {value!r:.40}"
         for name, value in sorted(settings.items())

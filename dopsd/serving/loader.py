@@ -88,7 +88,7 @@ def _check_files(folder: Path, digests: dict[str, str], advice: str) -> None:
 COLUMNS = ("problem", "prompt")  # two names of the same column
 
 
-class Table(Protocol):
+class _Table(Protocol):
     """What is needed of MLflow's pandas.DataFrame."""
 
     def __contains__(self, name: object) -> bool:
@@ -106,7 +106,7 @@ class ServedModel:
         self.lock = Lock()  # the server answers in several threads, and a policy has one state
 
     def predict(
-        self, model_input: Table, params: dict[str, Any] | None = None
+        self, model_input: _Table, params: dict[str, Any] | None = None
     ) -> list[dict[str, Any]]:
         """Return an answer for each row: `text`, and `trace` if it was asked for.
 
@@ -140,7 +140,7 @@ class ServedModel:
         return answer | ({"trace": steps} if has_trace else {})
 
 
-def _texts(table: Table) -> list[str]:
+def _texts(table: _Table) -> list[str]:
     names = [name for name in COLUMNS if name in table]
     if len(names) != 1:
         raise DopsdError(

@@ -40,7 +40,7 @@ LINE = {
 
 
 @dataclass(frozen=True)
-class Chart:
+class _Chart:
     """A chart of one metric."""
 
     metric: str
@@ -49,12 +49,12 @@ class Chart:
 
 
 CHARTS = (
-    Chart("best/test_accuracy", "results"),
-    Chart("best/test_difference", "results"),
-    Chart("eval/accuracy", "curves"),
-    Chart("train/first_attempt_score", "curves"),
-    Chart("train/loss", "curves", is_bounded=False),
-    Chart("train/grad_norm", "curves", is_bounded=False),
+    _Chart("best/test_accuracy", "results"),
+    _Chart("best/test_difference", "results"),
+    _Chart("eval/accuracy", "curves"),
+    _Chart("train/first_attempt_score", "curves"),
+    _Chart("train/loss", "curves", is_bounded=False),
+    _Chart("train/grad_norm", "curves", is_bounded=False),
 )
 
 
@@ -73,7 +73,7 @@ def save(client: MlflowClient, experiment: str, task: str) -> None:
         for chart in CHARTS
         if not chart.is_bounded
     }
-    state = json.dumps(view(task, shown_runs, ranges))
+    state = json.dumps(_view(task, shown_runs, ranges))
     client.set_experiment_tag(experiment, f"{SHARED_VIEW}dopsd-{task}", state)
 
 
@@ -126,7 +126,7 @@ def _conditions(run: Run) -> tuple[str, str]:
     return tags.get("model", "").rstrip("/").rpartition("/")[2], tags.get("protocol", "")
 
 
-def view(
+def _view(
     task: str, runs: Sequence[Run], ranges: dict[str, tuple[float, float] | None]
 ) -> dict[str, Any]:
     """Return the view of a task: bars of test accuracy, then curves; the best run first.
@@ -183,13 +183,13 @@ def _order(runs: Sequence[Run]) -> str:
     return "best/test_difference" if _has_both(runs) else "best/test_accuracy"
 
 
-def _metric(chart: Chart) -> str:
+def _metric(chart: _Chart) -> str:
     """Return the metric to draw, in percent if it is a share."""
     is_share = chart.metric in SHOWN_IN_PERCENT
     return percent_name(chart.metric) if is_share else chart.metric
 
 
-def _chart(chart: Chart, metric: str, limits: tuple[float, float] | None) -> dict[str, Any]:
+def _chart(chart: _Chart, metric: str, limits: tuple[float, float] | None) -> dict[str, Any]:
     line = LINE | {"selectedMetricKeys": [metric]}
     if limits:
         line |= {"range": dict(zip(("yMin", "yMax"), limits, strict=True))}

@@ -119,7 +119,7 @@ def push(upload: Upload) -> str | None:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # "no files have been modified"
     require_token()
     api = HfApi()
-    with one_line(upload.repo, api.endpoint):
+    with _one_line(upload.repo, api.endpoint):
         api.create_repo(upload.repo, private=upload.is_private, exist_ok=True)
         head = _branch(api, upload)
         commit = api.create_commit(
@@ -196,7 +196,7 @@ LATER = (408, 429)  # and every status from 500 on
 
 
 @contextmanager
-def one_line(repo: str, endpoint: str, command: str = "push") -> Iterator[None]:
+def _one_line(repo: str, endpoint: str, command: str = "push") -> Iterator[None]:
     """Turn errors of the hub's client in this context into one line.
 
     Args:
@@ -302,7 +302,7 @@ def fetch(name: str, folder: Path) -> list[str]:
     from huggingface_hub import HfApi
 
     api = HfApi()
-    with one_line(name, api.endpoint, "inspect"):
+    with _one_line(name, api.endpoint, "inspect"):
         info = api.model_info(name, files_metadata=True)
         for file, size in _sizes(info).items():
             suffix = PurePosixPath(file).suffix

@@ -201,7 +201,7 @@ class MicroBatches:
         """
         group = policy.process_group if policy.needs_lockstep else SingleProcess()
         row = self._any_row(policy, batches) if policy.needs_lockstep else None
-        batch = max(batches, key=tokens_of, default=row)
+        batch = max(batches, key=_tokens_of, default=row)
         if batch is None:
             return
 
@@ -211,9 +211,9 @@ class MicroBatches:
             peak = memory.peak(self.device, work)
             if outputs[0] is None:
                 raise torch.OutOfMemoryError
-            return Probe(rows * tokens_of(batch), peak)
+            return Probe(rows * _tokens_of(batch), peak)
 
-        self.size, self.tokens = MOST, tokens_of(batch)
+        self.size, self.tokens = MOST, _tokens_of(batch)
         with suppress(torch.OutOfMemoryError), _no_trace(policy, self.device):  # one row, then
             probe(1)  # warm-up: the first pass also allocates what is needed only once
             probes = probe(1), probe(ROWS)
@@ -243,6 +243,6 @@ def _drop_gradients(weights: Iterable[Tensor]) -> None:
         p.grad = None
 
 
-def tokens_of(batch: Batch) -> int:
+def _tokens_of(batch: Batch) -> int:
     """Return the tokens of one row in all its forward passes, with padding."""
     return batch.forwards * batch.padded_length

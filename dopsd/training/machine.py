@@ -38,7 +38,7 @@ def record_machine(
     parts: list[dict[str, Any]] = object_in(scratch / MACHINE).get("parts", []) if update else []
     if fault := commit_fault():
         log(f"train: {fault}")
-    part = {"devices": devices, "packages": versions(), "commit": commit()}
+    part = {"devices": devices, "packages": versions(), "commit": _commit()}
     if not parts or {key: parts[-1].get(key) for key in part} != part:
         write_json(scratch / MACHINE, {"parts": [*parts, {"after_update": update, **part}]})
 
@@ -57,7 +57,7 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version()} | packages
 
 
-def commit() -> str | None:
+def _commit() -> str | None:
     """Return the git commit of the working directory, with `+` if tracked files differ from it.
 
     Settings and lock do not count: every new run changes them, and its record has the settings.

@@ -195,7 +195,7 @@ class RemoteCopies:
                 remote_folder.put(step)
             except Exception as error:  # whatever a store does: the checkpoint on disk is safe
                 failures += 1
-                self._say(step, remote_folder, one_line(error))
+                self._say(step, remote_folder, _one_line(error))
             else:
                 failures = 0
                 with self.change:
@@ -210,7 +210,7 @@ class RemoteCopies:
         self.warned = reason
 
 
-def one_line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     """Return an error's type and message in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
@@ -223,7 +223,7 @@ def _readable(remote: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise DopsdError(
-            f"train: {KEY}: {remote} cannot be read ({one_line(error)}), so a run that another"
+            f"train: {KEY}: {remote} cannot be read ({_one_line(error)}), so a run that another"
             f" machine began would start again; repair it, or set {KEY}=null",
             TEMPORARY,
             code=Code.TEMPORARY,

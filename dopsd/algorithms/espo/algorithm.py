@@ -154,7 +154,7 @@ class CoupledViews(Batch):
         return self.counted.sum(1)
 
 
-class Terms(NamedTuple):
+class _Terms(NamedTuple):
     """Terms of the loss of each completion, [B]; with objective `token` summed over its tokens."""
 
     loss: Tensor  # without the KL penalty
@@ -193,7 +193,7 @@ def token_estimates(logps: Tensor, view_weight: Tensor) -> Tensor:
     return (coupled + weighted[:, -1]) / 2 if logps.shape[1] % 2 else coupled
 
 
-def ratio_terms(config: EspoConfig, batch: CoupledViews, logps: Tensor) -> Terms:
+def ratio_terms(config: EspoConfig, batch: CoupledViews, logps: Tensor) -> _Terms:
     """Return the terms of ESPO: the ratio of a completion is exp((E - E_old) / L).
 
     -min(r A, clip(r, 1-e, 1+e) A), and (E - E_ref)^2 / (2 L) as the KL.
@@ -210,10 +210,10 @@ def ratio_terms(config: EspoConfig, batch: CoupledViews, logps: Tensor) -> Terms
     ratio = ((now - old) / length).exp()
     gain = clipped_gain(ratio, batch.advantage, 1 - epsilon, 1 + epsilon)
     clipped = (gain < ratio * batch.advantage).float()
-    return Terms(-gain, (now - ref).square() / (2 * length), clipped, now / length)
+    return _Terms(-gain, (now - ref).square() / (2 * length), clipped, now / length)
 
 
-def squared_terms(config: EspoConfig, batch: CoupledViews, logps: Tensor) -> Terms:
+def squared_terms(config: EspoConfig, batch: CoupledViews, logps: Tensor) -> _Terms:
     """Return the terms of GDSD: the change of ln p per token is drawn towards psi A.
 
     (clamp(D - D_old) / L - psi A)^2, summed over draws as in the published code; clamped to
@@ -235,10 +235,10 @@ def squared_terms(config: EspoConfig, batch: CoupledViews, logps: Tensor) -> Ter
     error = clamped / after - config.psi * batch.advantage[:, None]
     kl = (now - ref).square() / (2 * length)
     clipped = (clamped != change).float()
-    return Terms(error.square().sum(1), kl.mean(1), clipped.mean(1), (now / length).mean(1))
+    return _Terms(error.square().sum(1), kl.mean(1), clipped.mean(1), (now / length).mean(1))
 
 
-def token_terms(config: EspoConfig, batch: CoupledViews, logps: Tensor) -> Terms:
+def token_terms(config: EspoConfig, batch: CoupledViews, logps: Tensor) -> _Terms:
     """Return the terms of coupled-GRPO, summed over tokens: each token has a ratio of its own.
 
     Args:
@@ -252,7 +252,7 @@ def token_terms(config: EspoConfig, batch: CoupledViews, logps: Tensor) -> Terms
     ratio, advantage, epsilon = (now - old).exp(), batch.advantage[:, None], config.clip_range
     gain = clipped_gain(ratio, advantage, 1 - epsilon, 1 + epsilon)
     terms = (-gain, kl_estimate(now, ref), (gain < ratio * advantage).float(), now)
-    return Terms(*((term * batch.counted).sum(1) for term in terms))
+    return _Terms(*((term * batch.counted).sum(1) for term in terms))
 
 
 TERMS = {"ratio": ratio_terms, "squared": squared_terms, "token": token_terms}

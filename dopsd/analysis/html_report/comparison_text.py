@@ -97,11 +97,11 @@ def verdicts(
     for task, rows in by_task.items():
         best = max(rows, key=lambda row: row["trained"][0])["method"]
         of_task = [pair for pair in pairs if pair["task"] == task]
-        sentences += overview(task, best, of_task, task in graded) if len(rows) > 1 else []
+        sentences += _overview(task, best, of_task, task in graded) if len(rows) > 1 else []
     return sentences
 
 
-def overview(
+def _overview(
     task: str, best: str, pairs: Sequence[dict[str, Any]], is_graded: bool = False
 ) -> list[str]:
     """Return what a comparison says of a task with several methods.

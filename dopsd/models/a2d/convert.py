@@ -67,7 +67,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Source:
+class _Source:
     """An autoregressive checkpoint: fields of config.json, tensors by name, and the tokenizer."""
 
     path: Path
@@ -123,7 +123,7 @@ def converted_parts(path: Path, form: Form) -> tuple[DenoiserConfig, PreTrainedT
     return kind.from_dict(raw), source.tokenizer
 
 
-def read_source(path: Path) -> Source:
+def read_source(path: Path) -> _Source:
     """Open a checkpoint; its weights are read later, one by one."""
     if path.is_file():
         file = GgufFile(path)
@@ -131,7 +131,7 @@ def read_source(path: Path) -> Source:
             name: torch.empty([int(n) for n in reversed(found.shape)], device="meta")
             for name, found in file.tensors.items()
         }
-        return Source(path, file.config(), shapes, file.tensor, file.tokenizer())
+        return _Source(path, file.config(), shapes, file.tensor, file.tokenizer())
     try:
         raw = json.loads((path / "config.json").read_bytes())
         kind = raw["model_type"]
@@ -163,7 +163,7 @@ def class_of(model_type: str) -> type[DecoderConfig]:
     return kind
 
 
-def _of_folder(path: Path, raw: dict[str, Any]) -> Source:
+def _of_folder(path: Path, raw: dict[str, Any]) -> _Source:
     from transformers import AutoTokenizer
 
     files = file_of(path)
@@ -198,10 +198,10 @@ def _of_folder(path: Path, raw: dict[str, Any]) -> Source:
     if raw.get("tie_word_embeddings") and shapes.pop(HEAD, None) is not None:
         check_copy(path, files, HEAD, EMBEDDING)  # some files hold the embedding twice
     raw = {"tie_word_embeddings": False} | raw
-    return Source(path, raw, shapes, lambda name: read_tensor(files[name], name), tokenizer)
+    return _Source(path, raw, shapes, lambda name: read_tensor(files[name], name), tokenizer)
 
 
-def _config(source: Source, form: Form) -> dict[str, Any]:
+def _config(source: _Source, form: Form) -> dict[str, Any]:
     """Return config.json, after giving the tokenizer its mask."""
     tokenizer, kind = source.tokenizer, class_of(source.raw["model_type"])
     mask = form.mask_token or kind.mask_token
@@ -277,7 +277,7 @@ def in_reserve(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     return [token for token in special if token not in roles and token not in text]
 
 
-def _refuse_misfits(source: Source, raw: dict[str, Any]) -> None:
+def _refuse_misfits(source: _Source, raw: dict[str, Any]) -> None:
     """Refuse tensors that are not those of the model that config.json describes."""
     config = class_of(source.raw["model_type"]).from_dict(raw)
     with torch.device("meta"):
@@ -299,7 +299,7 @@ def _refuse_misfits(source: Source, raw: dict[str, Any]) -> None:
         )
 
 
-def _write_weights(source: Source, out: Path, raw: dict[str, Any], dtype: torch.dtype) -> int:
+def _write_weights(source: _Source, out: Path, raw: dict[str, Any], dtype: torch.dtype) -> int:
     size, mask = raw["vocab_size"], raw["mask_token_id"]
 
     def shape_of(name: str, shape: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ CHECKS: tuple[Callable[[Params], Iterator[Finding]], ...] = (
 )
 
 
-def settings(path: Path) -> tuple[Finding, Params]:
+def _settings(path: Path) -> tuple[Finding, Params]:
     """Check and return the settings of params.yaml; if it has errors, return profile embedded."""
     try:
         return Finding("params", True, str(path)), load_params(path)
@@ -59,7 +59,7 @@ def settings(path: Path) -> tuple[Finding, Params]:
 
 def doctor(path: Path) -> None:
     """Print a table of all checks."""
-    params_finding, params = settings(path)
+    params_finding, params = _settings(path)
     findings = [params_finding, *(finding for check in CHECKS for finding in check(params))]
     table = Table("", "check", "found", "what to do", box=SIMPLE)
     for finding in findings:

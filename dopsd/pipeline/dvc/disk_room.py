@@ -38,7 +38,7 @@ def places(params: Params) -> list[str]:
     return ["work/", "runs/", *(["MLflow"] if has_mlflow else [])]
 
 
-def saved(params: Params) -> int:
+def _saved(params: Params) -> int:
     """Return the number of checkpoints that a run makes."""
     return -(-params.train.updates // params.train.checkpoint_every)
 
@@ -46,14 +46,16 @@ def saved(params: Params) -> int:
 def kept(params: Params) -> int:
     """Return the number of checkpoints of a finished run, by `checkpoints.keep`."""
     keep = params.checkpoints.keep
-    return min(saved(params), _newest(params) + (keep != "all"))
+    return min(_saved(params), _newest(params) + (keep != "all"))
 
 
 def _newest(params: Params) -> int:
     """Return how many of the newest checkpoints of a finished run stay, by `checkpoints.keep`."""
     keep = params.checkpoints.keep
     return (
-        saved(params) if keep == "all" else min(saved(params), keep if isinstance(keep, int) else 1)
+        _saved(params)
+        if keep == "all"
+        else min(_saved(params), keep if isinstance(keep, int) else 1)
     )
 
 
@@ -89,11 +91,11 @@ def run_bytes(params: Params, shape: Shape, is_training: bool = False) -> int:
         params: Settings, with the method's own applied.
         is_training: During the run, when all checkpoints are there; else of a finished run.
     """
-    count = saved(params) if is_training else kept(params)
+    count = _saved(params) if is_training else kept(params)
     copies = 1 if has_links(Path.cwd()) else len(places(params))
     config = vars(params.method)[kind_of(params.matrix.methods[0])]
     resuming = 3 if vars(config).get("teacher") == "ema" else 2
-    newest = saved(params) if is_training else _newest(params)
+    newest = _saved(params) if is_training else _newest(params)
     numbers = copies * count + SELECTED + resuming * min(newest, KEPT_RESUMABLE)
     return checkpoint_bytes(params, shape) * numbers
 

@@ -70,14 +70,14 @@ def ablate(params: Params, names: Sequence[str]) -> None:
     _reproduce(
         params,
         list(
-            dict.fromkeys(v for name in names for v in [DEFAULT, *distinct(params, tables[name])])
+            dict.fromkeys(v for name in names for v in [DEFAULT, *_distinct(params, tables[name])])
         ),
     )
     for name in names:
         print_markdown(write(params, name))
 
 
-def distinct(params: Params, variants: Sequence[str]) -> list[str]:
+def _distinct(params: Params, variants: Sequence[str]) -> list[str]:
     """Return the variants whose settings differ from those of params.yaml, the default row."""
     return [name for name in variants if params.changed(name) != params.changed(DEFAULT)]
 
@@ -113,17 +113,17 @@ def write(params: Params, name: str, out: Path = OUT) -> str:
     unchanged = [
         v
         for v in params.ablate.tables[name]
-        if v not in distinct(params, params.ablate.tables[name])
+        if v not in _distinct(params, params.ablate.tables[name])
     ]
     label = f"{' = '.join(unchanged)} (params.yaml)" if unchanged else "as in params.yaml"
     rows = {label: runs_of(params, DEFAULT)} | {
-        v: runs_of(params, v) for v in distinct(params, params.ablate.tables[name])
+        v: runs_of(params, v) for v in _distinct(params, params.ablate.tables[name])
     }
     text, values = table(params, name, rows)
     with fresh_folder(out / name) as tmp:
         (tmp / "ablation.md").write_text(text, encoding="utf-8")
         write_json(tmp / "ablation.json", values)
-        draw(rows, f"{name}: {params.ablate.method} on {params.ablate.task}", tmp / "accuracy.png")
+        _draw(rows, f"{name}: {params.ablate.method} on {params.ablate.task}", tmp / "accuracy.png")
     log(f"ablate: {out / name}/ablation.md, ablation.json and accuracy.png")
     return text
 
@@ -189,7 +189,7 @@ def table(
     return "\n".join([*lines, "", note]) + "\n", values
 
 
-def draw(rows: dict[str, list[Finished]], title: str, path: Path) -> None:
+def _draw(rows: dict[str, list[Finished]], title: str, path: Path) -> None:
     """Draw accuracy on the selection split against updates, one colour for each variant."""
     figure, axes = axes_of(1, 1, 4)
     for index, (label, runs) in enumerate(rows.items()):

@@ -71,7 +71,7 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
             "warnings": warnings,
         }
         write_json(tmp / "comparison.json", {**tables, **notes})
-        draw(runs, tmp / "accuracy.png")
+        _draw(runs, tmp / "accuracy.png")
         write_comparison(params, runs, settings, tables, tmp / PAGE, out)
     others = ", ".join(sorted(FILES - {PAGE}))
     log(f"compare: wrote {len(runs)} runs to {out}/: {others}, and the report {out / PAGE}")
@@ -201,7 +201,7 @@ def _test_conditions(run: Finished) -> dict[str, Any]:
     }
 
 
-def draw(runs: list[Finished], path: Path) -> None:
+def _draw(runs: list[Finished], path: Path) -> None:
     """Draw accuracy on the selection split against updates, rollouts and seconds (paper, Fig. 1).
 
     One row for each task, one colour for each method. Thin lines are seeds, thick ones their means.

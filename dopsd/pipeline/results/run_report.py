@@ -67,7 +67,7 @@ def refresh(params: Params, keys: Sequence[RunKey], command: str) -> dict[str, P
         return pages
     for key in keys:
         try:
-            pages[str(key)] = write(params, key)
+            pages[str(key)] = _write(params, key)
         except UNREADABLE as error:
             is_plain = isinstance(error, DopsdError | OSError)
             reason = error if is_plain else f"its results cannot be read ({error!r})"
@@ -75,7 +75,7 @@ def refresh(params: Params, keys: Sequence[RunKey], command: str) -> dict[str, P
     return pages
 
 
-def write(params: Params, key: RunKey) -> Path:
+def _write(params: Params, key: RunKey) -> Path:
     """Write a run's report unless its inputs are those of the report on disk; return its path.
 
     Raises:

@@ -42,7 +42,7 @@ TOLD_EVERY = 60.0  # seconds between two lines about each run
 LOOK_EVERY = 0.5
 
 
-def stages_of(params: Params, key: RunKey) -> Iterator[tuple[str, ...]]:
+def _stages_of(params: Params, key: RunKey) -> Iterator[tuple[str, ...]]:
     """Return the commands of a run after `dopsd`: all that computes for long."""
     yield from ((name, *key.words) for name in ("train", "evaluate", "select"))
     yield from (("test", *key.words, "--point", name) for name in params.test_order)
@@ -142,7 +142,7 @@ class SideBySide:
     def _begin(self, key: RunKey) -> None:
         devices = self.free.pop(0)
         place = f"GPU {','.join(devices)}" if any(devices) else "the CPU"
-        run = Running(key, devices, [*stages_of(self.params, key)], LOGS / f"{key.stage}.log")
+        run = Running(key, devices, [*_stages_of(self.params, key)], LOGS / f"{key.stage}.log")
         log(f"launch: {key}: begins on {place}; its log is {run.log}")
         if replaced := keep(key):
             log(f"launch: {replaced}")

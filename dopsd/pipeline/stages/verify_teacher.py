@@ -63,7 +63,7 @@ def run(params: Params, task_name: str) -> dict[str, Any]:
         )
     with fresh_folder(REPORTS / task_name / "teacher") as tmp:
         write_json(tmp / "teacher.json", table)
-        draw(
+        _draw(
             table,
             f"{task_name}, base, {len(lines)} training problems",
             tmp / "teacher.png",
@@ -182,7 +182,7 @@ class Verification:
         ).collect(policy, problems, 0)
 
 
-def draw(table: dict[str, dict[str, Any]], title: str, path: Path) -> None:
+def _draw(table: dict[str, dict[str, Any]], title: str, path: Path) -> None:
     """Draw accuracy with its 95% interval, one bar for each row of the table."""
     figure, axes = axes_of(1, 1, 3.6)
     axis, bars = axes[0][0], list(table)

@@ -145,9 +145,9 @@ class Lengths:
         kept = self.sampling.max_prompt_tokens
         findings.add(f"prompts: {spread(counts)}")
         if kept is not None:
-            findings.add(f"{share(counts, kept)} are cut to sampling.max_prompt_tokens {kept}")
+            findings.add(f"{_share(counts, kept)} are cut to sampling.max_prompt_tokens {kept}")
         totals = [min(n, kept or n) + self.sampling.gen_length for n in counts]
-        excess = f"{share(totals, tokens.longest)} exceed the model's {tokens.longest} tokens"
+        excess = f"{_share(totals, tokens.longest)} exceed the model's {tokens.longest} tokens"
         findings.add(f"{excess} together with sampling.gen_length {self.sampling.gen_length}")
         if max(totals) > tokens.longest:
             findings.faults.append(
@@ -185,7 +185,7 @@ class Lengths:
         self, tokens: TokenCounts, answers: Sequence[str], findings: Findings
     ) -> None:
         counts, length = tokens.counts(answers), self.sampling.gen_length
-        excess = f"{share(counts, length)} do not fit in sampling.gen_length {length}"
+        excess = f"{_share(counts, length)} do not fit in sampling.gen_length {length}"
         findings.add(f"shortest right generations: {spread(counts)}", excess)
         if 2 * sum(n > length for n in counts) > len(counts):
             findings.faults.append(f"answers: {excess}; raise it")
@@ -211,7 +211,7 @@ def spread(counts: Sequence[int]) -> str:
     return f"median {median:.0f}, 95% up to {high:.0f}, longest {max(counts)}"
 
 
-def share(counts: Sequence[int], limit: int) -> str:
+def _share(counts: Sequence[int], limit: int) -> str:
     """Return how many counts exceed a limit, with their share."""
     over = sum(n > limit for n in counts)
     return f"{over} of {len(counts)} ({over / len(counts):.1%})"

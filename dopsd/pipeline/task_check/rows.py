@@ -124,7 +124,7 @@ def shortest(task: CustomTask, answer: str) -> str:
     return generation(task, answer) or answer
 
 
-def score(task: CustomTask, problem: Problem, answer: str) -> float:
+def _score(task: CustomTask, problem: Problem, answer: str) -> float:
     """Return the score of a generation with this answer; for a pattern that of the answer."""
     text = generation(task, answer)
     return task.score(problem, answer) if text is None else task.verify(problem, text).score
@@ -136,7 +136,7 @@ def check_references(task: CustomTask, rows: list[Located], findings: Findings) 
     failed = []
     with Progress(f"task check {task.name}", len(rows), "row") as progress:
         for row in rows:
-            value = score(task, row.problem, row.problem.answer)
+            value = _score(task, row.problem, row.problem.answer)
             if value != 1.0:
                 text = shortest(task, row.problem.answer)
                 failed.append(f"{row.place}: {text[:80]!r} scores {value:g}")
@@ -182,7 +182,7 @@ def check_others(task: CustomTask, rows: list[Located], findings: Findings) -> N
     accepted = [
         f"{p.id} with answer {p.answer[:40]!r} accepts {answer[:40]!r}"
         for p, answer in pairs
-        if score(task, p, answer) == 1.0
+        if _score(task, p, answer) == 1.0
     ]
     findings.add(f"{len(accepted)} of {len(pairs)} wrong answers get full marks")
     findings.examples(accepted)

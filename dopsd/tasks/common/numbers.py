@@ -55,7 +55,7 @@ NEAR = 24  # characters around a number that are looked at
 LONGEST = 60  # characters of a number; a longer run of digits is noise
 
 
-def plain(text: str) -> str:
+def _plain(text: str) -> str:
     """Return a text with one form of each digit and sign, and without LaTeX in its numbers."""
     text = WIDE_COMMA.sub(",", UNSEEN.sub("", text)).translate(SIGNS)
     for pattern, replacement in LATEX:
@@ -74,7 +74,7 @@ def _number(decimal: str) -> str:
 def only_number(text: str, decimal: str = ".") -> Decimal | None:
     """Return the value of a text that is wholly a number, also with a currency; None otherwise."""
     number = rf"(?:[-+]?[$€£]?|[$€£][-+])({_number(decimal)})(?:\s?[$€£])?\.?"
-    text = plain(text.strip())
+    text = _plain(text.strip())
     found = re.fullmatch(number, text, re.ASCII)
     if found is None or len(text) > LONGEST:
         return None
@@ -88,7 +88,7 @@ def numbers(text: str, decimal: str = ".") -> list[Decimal]:
     Args:
         decimal: the decimal mark, . or a comma; the other one may group thousands.
     """
-    text = plain(text)
+    text = _plain(text)
     found = []
     for word in WORD.finditer(text):
         sign, before = word[1], text[max(0, word.start() - NEAR) : word.start()]

@@ -105,7 +105,7 @@ def make_problem(count: int, largest: int, operators: str, rng: random.Random) -
     while len(pool) > 1:
         rng.shuffle(pool)
         left, right = pool.pop(), pool.pop()
-        found = [term for sign in operators if (term := joined(left, sign, right))]
+        found = [term for sign in operators if (term := _joined(left, sign, right))]
         if not found:
             return None
         pool.append(rng.choice(found))
@@ -126,10 +126,10 @@ def habit(operands: Sequence[int], target: int) -> Term:
     """
     first, second, *others = [given(n) for n in sorted(operands, reverse=True)]
     is_large = target > sum(operands)
-    term = joined(first, "*" if is_large or not others else "+", second)
+    term = _joined(first, "*" if is_large or not others else "+", second)
     for i, other in enumerate(others):
         sign = "-" if not is_large and i == len(others) - 1 else "+"
-        term = term and joined(term, sign, other)
+        term = term and _joined(term, sign, other)
     assert term  # sums and products of numbers in falling order are never negative
     return term
 
@@ -195,7 +195,7 @@ def given(number: int) -> Term:
     return Term(number, str(number))
 
 
-def joined(left: Term, operator: str, right: Term) -> Term | None:
+def _joined(left: Term, operator: str, right: Term) -> Term | None:
     """Join two terms; None if the result is no whole number, or negative."""
     a, b = left.value, right.value
     if (operator == "-" and b > a) or (operator == "/" and (b == 0 or a % b)):
@@ -221,7 +221,7 @@ def terms(pool: Sequence[Term], operators: str) -> Iterator[Term]:
                 is_swapped = sign in "+*" and (right.value, j) > (left.value, i)
                 if i == j or is_swapped:  # sums and products begin with the larger number
                     continue
-                if term := joined(left, sign, right):
+                if term := _joined(left, sign, right):
                     rest = [p for k, p in enumerate(pool) if k not in (i, j)]
                     yield from terms([*rest, term], operators)
 

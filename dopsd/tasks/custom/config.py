@@ -56,7 +56,7 @@ def source_or_count(value: Any) -> Any:  # noqa: ANN401  # any YAML value
     )
 
 
-def listed(value: Any) -> Any:  # noqa: ANN401  # any YAML value
+def _listed(value: Any) -> Any:  # noqa: ANN401  # any YAML value
     """Return a list; a single value becomes one."""
     return value if isinstance(value, list) else [value]
 
@@ -77,7 +77,7 @@ def columns_of(template: str) -> list[str]:
 
 
 Split = Annotated[Source | Count, BeforeValidator(source_or_count)]
-Formats = Annotated[list[AnswerFormat], Field(min_length=1), BeforeValidator(listed)]
+Formats = Annotated[list[AnswerFormat], Field(min_length=1), BeforeValidator(_listed)]
 
 
 class CustomTaskConfig(TaskConfig):

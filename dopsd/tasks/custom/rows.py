@@ -62,7 +62,7 @@ class RowReader:
         self.parts = list(Formatter().parse(config.prompt))
         self.row_columns: list[str] = getattr(config.verifier, "columns", [])
         self.may_be_empty: str | None = getattr(config.verifier, "before", None)
-        self.scored_by = digest(config)
+        self.scored_by = _digest(config)
         self.decimal: str = getattr(config.verifier, "decimal", ".")
 
     def prompt(self, row: Row) -> str:
@@ -107,7 +107,7 @@ class RowReader:
         return {SCORED_BY: self.scored_by} | ({ROW: cells} if cells else {})
 
 
-def digest(config: CustomTaskConfig) -> str:
+def _digest(config: CustomTaskConfig) -> str:
     """Return 16 hex digits of all that decides a score: answer format, verifier and its files.
 
     A missing file counts as empty. Problems on disk carry the digits. So DVC and every fingerprint

@@ -88,7 +88,7 @@ def exact(text: str) -> Decimal:
         return Decimal(float(text))
 
 
-def written(value: float | Decimal) -> str:
+def _written(value: float | Decimal) -> str:
     """Return a number as people write it: 18, not 18.0; of a decimal no digit is lost."""
     if value == int(value):
         return str(int(value))
@@ -118,13 +118,13 @@ the steps
         question, solution = text_of(row, "question"), text_of(row, "answer")
         _, mark, gold = solution.rpartition("####")
         value = only_number(gold) if mark else None
-        if value is None or not math.isfinite(value) or not _is_number(written(value)):
+        if value is None or not math.isfinite(value) or not _is_number(_written(value)):
             raise DopsdError(
                 f"{row.place}: expected an answer that ends in `#### number`, with at most"
                 f" {LONGEST} digits, found {solution[-40:]!r}",
                 code=Code.SOURCE_ROW,
             )
-        return new_problem(self.name, question, written(value), solution)
+        return new_problem(self.name, question, _written(value), solution)
 
     def fault(self, problem: Problem) -> str | None:
         """Return what a problem on disk should have, and what was found; None if it is sound."""
@@ -149,7 +149,7 @@ the steps
                 code=Code.GENERATIONS_ROW,
             )
         gold = str(ground_truth).replace(",", "")
-        answer = UNKNOWN if ground_truth is None else written(exact(gold))
+        answer = UNKNOWN if ground_truth is None else _written(exact(gold))
         return new_problem(self.name, question, answer)
 
     def verify(self, problem: Problem, text: str) -> Score:
@@ -158,7 +158,7 @@ the steps
         golds = (None if gold is None else float(gold), gold)
         answers = (extract(text), extract_strict(text))
         pairs = [
-            (None, 0.0) if value is None else (written(value), float(value == gold))
+            (None, 0.0) if value is None else (_written(value), float(value == gold))
             for value, gold in zip(answers, golds, strict=True)
         ]
         return score_by_rule(self.config.scoring, *pairs)

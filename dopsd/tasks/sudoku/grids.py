@@ -26,7 +26,7 @@ def peers(cell: int) -> set[int]:
 PEERS = [peers(cell) for cell in range(CELLS)]
 
 
-def choices(grid: str, cell: int) -> list[str]:
+def _choices(grid: str, cell: int) -> list[str]:
     """Return the digits that the blank cell can take."""
     used = {grid[other] for other in PEERS[cell]}
     return [digit for digit in DIGITS if digit not in used]
@@ -40,9 +40,9 @@ def solutions(grid: str, limit: int = 2) -> list[str]:
     blanks = [cell for cell in range(CELLS) if grid[cell] == "0"]
     if not blanks:
         return [grid]
-    cell = min(blanks, key=lambda c: len(choices(grid, c)))
+    cell = min(blanks, key=lambda c: len(_choices(grid, c)))
     solved: list[str] = []
-    for digit in choices(grid, cell):
+    for digit in _choices(grid, cell):
         solved += solutions(grid[:cell] + digit + grid[cell + 1 :], limit - len(solved))
         if len(solved) >= limit:
             break

@@ -75,13 +75,13 @@ def read_published(path: Path, count: int) -> list[Problem]:
 
 def _published_problem(row: Row) -> Problem:
     puzzle, grid = text_of(row, "Puzzle"), text_of(row, "Solution")
-    expected = fault(puzzle, grid)
+    expected = _fault(puzzle, grid)
     if expected:
         raise DopsdError(f"{row.place}: expected {expected}", code=Code.SOURCE_ROW)
     return Problem(f"sudoku-{row.number}-{puzzle}", puzzle, grid)
 
 
-def fault(puzzle: str, grid: str) -> str | None:
+def _fault(puzzle: str, grid: str) -> str | None:
     """Return what a puzzle should have, and what was found; None if it is sound."""
     if not PUZZLE.fullmatch(puzzle) or "0" not in puzzle:
         return f"a puzzle of 16 digits 0-4 with some 0 for blanks, found {puzzle[:40]!r}"
@@ -157,7 +157,7 @@ class Sudoku(AskingTask):
 
     def fault(self, problem: Problem) -> str | None:
         """Return what a problem on disk should have, and what was found; None if it is sound."""
-        return fault(problem.prompt, problem.answer)
+        return _fault(problem.prompt, problem.answer)
 
     def ask(self, text: str) -> Problem:
         """Return the puzzle that a person typed, with its solution."""
@@ -172,7 +172,7 @@ class Sudoku(AskingTask):
         puzzle = PUZZLE.search(question)
         text = puzzle[0] if puzzle else question
         is_plain = isinstance(ground_truth, str | int)
-        expected = fault(text, str(ground_truth) if is_plain else "another kind of value")
+        expected = _fault(text, str(ground_truth) if is_plain else "another kind of value")
         if expected:
             raise DopsdError(f"expected {expected}", code=Code.GENERATIONS_ROW)
         return Problem(f"sudoku-{text}", text, str(ground_truth))

@@ -35,12 +35,12 @@ def parse(text: str, fraction: Callable[[str], object] = float) -> tuple[bool, A
         return False, None
 
 
-def is_same(left: object, right: object) -> bool:
+def _is_same(left: object, right: object) -> bool:
     """Return whether JSON values are equal, numbers without rounding: 1.0 is 1, true is not."""
     if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(is_same(left[k], right[k]) for k in left)
+        return left.keys() == right.keys() and all(_is_same(left[k], right[k]) for k in left)
     if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(is_same, left, right))
+        return len(left) == len(right) and all(map(_is_same, left, right))
     return isinstance(left, bool) == isinstance(right, bool) and left == right
 
 
@@ -80,7 +80,7 @@ class JsonSchema:
             return float(is_fit)
         (is_sound, value), (_, gold) = parse(answer, Decimal), parse(problem.answer, Decimal)
         try:
-            return float(is_sound and is_same(value, gold))
+            return float(is_sound and _is_same(value, gold))
         except RecursionError:
             return 0.0
 

@@ -30,7 +30,7 @@ WORD = re.compile(r"(?:~{3,})?\[?\w+\]?(?:: \w+)?\s*")  # `Solution` or `[BEGIN]
 FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 
 
-class Cell(NamedTuple):
+class _Cell(NamedTuple):
     """A text that compiles, with the global names that it defines, imports, and uses without."""
 
     tree: ast.Module
@@ -57,7 +57,7 @@ def parsed(text: str) -> ast.Module:
     return tree
 
 
-def cell_of(text: str) -> Cell:
+def cell_of(text: str) -> _Cell:
     """Return the cell of a text, without lines that are a word.
 
     Raises:
@@ -73,10 +73,10 @@ def cell_of(text: str) -> Cell:
     defines = {s.get_name() for s in names if s.is_assigned()}
     imports = {s.get_name() for s in names if s.is_imported()}
     uses = {s.get_name() for s in names if s.is_referenced()}
-    return Cell(tree, defines, imports, uses - defines - imports)
+    return _Cell(tree, defines, imports, uses - defines - imports)
 
 
-def program_of(answer: str, before: str, tests: Cell) -> tuple[list[Cell], list[Cell]]:
+def program_of(answer: str, before: str, tests: _Cell) -> tuple[list[_Cell], list[_Cell]]:
     """Return the cells of an answer that tests need, after those that these need in turn.
 
     Args:
@@ -89,7 +89,7 @@ def program_of(answer: str, before: str, tests: Cell) -> tuple[list[Cell], list[
     Raises:
         SyntaxError: if none is found, and the answer does not compile.
     """
-    text, last = re.sub(r"\r\n?", "\n", answer).removeprefix("\ufeff"), list[Cell]()
+    text, last = re.sub(r"\r\n?", "\n", answer).removeprefix("\ufeff"), list[_Cell]()
     for find in (_whole, _blocks, _parts) if len(text) <= LONGEST else ():
         cells = list(find(text.split("\n"), before))
         order = list(main := _homes(tests, cells, len(cells)))
@@ -101,7 +101,7 @@ def program_of(answer: str, before: str, tests: Cell) -> tuple[list[Cell], list[
     return [], last or [cell_of(text)]
 
 
-def _homes(cell: Cell, cells: list[Cell], at: int) -> set[int]:
+def _homes(cell: _Cell, cells: list[_Cell], at: int) -> set[int]:
     """Return the cells that define what one at a place needs: the nearest above, else below.
 
     Imports count for names that no cell defines.
@@ -114,7 +114,7 @@ def _homes(cell: Cell, cells: list[Cell], at: int) -> set[int]:
     return found
 
 
-def _whole(lines: list[str], before: str) -> Iterator[Cell]:
+def _whole(lines: list[str], before: str) -> Iterator[_Cell]:
     """Yield what binds a name: the lines, or those after `before`, or those of a session."""
     prompts = [(line, found) for line in lines if (found := PROMPT.match(line))]
     session = "\n".join(line[found.end() :] for line, found in prompts)
@@ -133,7 +133,7 @@ def _flush(lines: list[str]) -> str:
     return "\n".join("" if line == indent.rstrip() else line.removeprefix(indent) for line in lines)
 
 
-def _blocks(lines: list[str], before: str) -> Iterator[Cell]:
+def _blocks(lines: list[str], before: str) -> Iterator[_Cell]:
     """Yield the cells of fenced blocks whose label is Python's, or that have none."""
     after, tries = 0, MOST_TRIES
     for n, line in enumerate(lines):
@@ -160,7 +160,7 @@ def _contents(lines: list[str], start: int, fence: str) -> Iterator[tuple[list[s
     yield lines[start:], len(lines)
 
 
-def _parts(lines: list[str], before: str) -> Iterator[Cell]:
+def _parts(lines: list[str], before: str) -> Iterator[_Cell]:
     """Yield the runs of lines that compile, from the top, each as long as can be."""
     start, tries = 0, MOST_TRIES
     while start < len(lines) and tries:
