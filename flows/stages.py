@@ -14,7 +14,7 @@ from prefect.states import Completed
 from dopsd.config.params_file import way_back
 from dopsd.core.environment import RESTORE_ONLY
 from dopsd.core.errors import Code, DopsdError
-from dopsd.core.paths import PUBLISHED, RunKey
+from dopsd.core.paths import MLFLOW_PAGES, RunKey
 from dopsd.pipeline.dvc.command import ask_dvc, remote_problem
 from dopsd.pipeline.dvc.disk_room import require_room
 from dopsd.pipeline.dvc.writer_lock import WriterLock
@@ -222,23 +222,23 @@ def collect(run_keys: list[RunKey], name: str, after: object) -> Done:
 def publish(run_keys: list[RunKey], after: object) -> dict[str, Any]:
     """Copy runs, checkpoints and champion to MLflow, and show the results with links."""
     run("publish", (*DOPSD, "publish"), get_run_logger())
-    published = json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    pages = json.loads(MLFLOW_PAGES.read_text(encoding="utf-8"))
     for run_key in run_keys:
-        show_result(run_key, links(published, run_key))
+        show_result(run_key, links(pages, run_key))
     return {"stage": "publish", "runs": [str(run_key) for run_key in run_keys]}
 
 
-def links(published: dict[str, Any], run_key: RunKey) -> dict[str, str]:
+def links(pages: dict[str, Any], run_key: RunKey) -> dict[str, str]:
     """Return the pages of a run in the MLflow UI; none if no server shows the runs.
 
     Args:
-        published: What `dopsd publish` wrote.
+        pages: What `dopsd publish` wrote.
         run_key: Task, method and seed.
     """
-    page, run_id = published.get("page"), published["runs"].get(str(run_key))
+    page, run_id = pages.get("page"), pages["runs"].get(str(run_key))
     if not page or not run_id:
         return {}
-    experiment = f"{page}/#/experiments/{published['experiment']}"
+    experiment = f"{page}/#/experiments/{pages['experiment']}"
     run_page = f"{experiment}/runs/{run_id}?{TRAINING_MODE}"
     report_page = (
         f"{experiment}/runs/{run_id}/artifactPath/report/{run_key.page.name}?{TRAINING_MODE}"
@@ -246,5 +246,5 @@ def links(published: dict[str, Any], run_key: RunKey) -> dict[str, str]:
     return {
         "run": run_page,
         **({"report": report_page} if run_key.page.is_file() else {}),
-        "comparison": published["comparison"][run_key.task],
+        "comparison": pages["comparison"][run_key.task],
     }

@@ -141,7 +141,7 @@ def run_stages(
         require_spare(check(request, can_retrain=True).launch.processes, len(devices))
     done: object = stages.write_settings(request, allow_retrain)
     params = load_params()
-    cells, processes = [run.key for run in params.runs], params.launch.processes
+    run_keys, processes = [run.key for run in params.runs], params.launch.processes
     training, spare = devices[:processes], devices[processes:]
     is_concurrent = bool(spare) if evaluate_while_training is None else evaluate_while_training
     env = {"CUDA_VISIBLE_DEVICES": ",".join(training)} if training else {}
@@ -155,7 +155,7 @@ def run_stages(
             done = stages.adapt(name, env, done)
         bases[name] = stages.evaluate_base(name, done)
     reports = []
-    for run_key in cells:
+    for run_key in run_keys:
         if is_concurrent:
             evaluated = train_and_evaluate(
                 run_key, env, Devices(spare), params.train.checkpoint_every, bases[run_key.task]
@@ -168,11 +168,11 @@ def run_stages(
         done = stages.select(run_key, [future.result() for future in evaluated])
         reports.append(stages.report(run_key, test(run_key, params, done)))
     if stages.is_sharing.is_set():
-        stages.share(cells, reports)
+        stages.share(run_keys, reports)
     elif params.tracking.enabled:
-        stages.publish(cells, reports)
+        stages.publish(run_keys, reports)
     show_summary(params)
-    return [str(run_key) for run_key in cells]
+    return [str(run_key) for run_key in run_keys]
 
 
 def test(run_key: RunKey, params: Params, after: object) -> object:

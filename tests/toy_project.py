@@ -22,7 +22,7 @@ from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.algorithms.trace_rl.config import TraceRlConfig
 from dopsd.cli.main import main
 from dopsd.config import loading
-from dopsd.pipeline.stages.prepare import RECORD
+from dopsd.pipeline.stages.prepare import PREPARED
 
 TOY = ROOT / "tests" / "toy"
 
@@ -86,7 +86,7 @@ def make(folder: Path) -> None:
             if main([stage]):
                 raise SystemExit(f"{stage} failed")
         shutil.rmtree("work")
-        Path("data/sudoku", RECORD).unlink()  # of settings that follow the root's too
+        Path("data/sudoku", PREPARED).unlink()  # of settings that follow the root's too
         Path("params.yaml").unlink()  # it follows the params.yaml of the root
     finally:
         os.chdir(before)

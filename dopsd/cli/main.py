@@ -118,8 +118,8 @@ def refuse_files(arguments: argparse.Namespace) -> None:
     Raises:
         NotADirectoryError: with the path of the file.
     """
-    cell = [str(vars(arguments).get(name) or "") for name in ("task", "method", "seed")]
-    for folder in (WORK, REPORTS, RUNS.joinpath(*cell)):
+    parts = [str(vars(arguments).get(name) or "") for name in ("task", "method", "seed")]
+    for folder in (WORK, REPORTS, RUNS.joinpath(*parts)):
         for path in (*reversed(folder.parents), folder):
             if os.path.lexists(path) and not path.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))

@@ -11,7 +11,7 @@ BASES = Path("base")  # one folder for each embedded base
 LOG = "log.jsonl"
 ADAPTED = "adapt.json"  # in a base made by `dopsd adapt`: the run that made it, and its files
 ORIGIN = "pretrain.json"  # in a base made by `dopsd pretrain`: its settings, data and recipe
-PUBLISHED = WORK / "publish.json"  # links from the last `dopsd publish`
+MLFLOW_PAGES = WORK / "publish.json"  # links from the last `dopsd publish`
 # start of the line that `dopsd evaluate --update` logs when done; the update's number follows
 EVALUATED = "evaluate: done with checkpoint "
 

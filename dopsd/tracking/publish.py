@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import read_json, write_json
-from dopsd.core.paths import LOG, PUBLISHED
+from dopsd.core.paths import LOG, MLFLOW_PAGES
 from dopsd.core.progress import log
 from dopsd.core.tables import read_log, read_table
 from dopsd.tracking import dashboard
@@ -53,7 +53,7 @@ def publish(publication: Publication) -> dict[str, int]:
             for task, (_, version) in best.items()
         }
         pages = save_pages(publication, client, uri, tracked_runs)
-        write_json(PUBLISHED, pages)
+        write_json(MLFLOW_PAGES, pages)
     number = len(tracked_runs)
     log(f"publish: {number} run{' is' if number == 1 else 's are'} in {shown(uri)}")
     for task, link in pages["comparison"].items():

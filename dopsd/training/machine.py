@@ -25,9 +25,7 @@ UNCOUNTED = (":!params.yaml", ":!dvc.lock")  # pathspecs of git
 PACKAGES = ("dopsd", "torch", "transformers", "peft", "accelerate", "numpy")
 
 
-def record_machine(
-    scratch: Path, accelerator: Accelerator, update: int, devices: list[str]
-) -> None:
+def write_machine(scratch: Path, accelerator: Accelerator, update: int, devices: list[str]) -> None:
     """Add this machine to the record of a training folder, if it is not the last one there.
 
     Args:

@@ -23,7 +23,7 @@ from dopsd.core.progress import log
 from dopsd.models.adapter_files import DIGESTS, read_digests
 from dopsd.training import checkpoint
 from dopsd.training.checkpoint import KEPT_RESUMABLE, RESUMED, folders, update_of
-from dopsd.training.run_identity import RECORD, record_of
+from dopsd.training.run_identity import IDENTITY, read_identity
 
 KEY = "checkpoints.remote"
 COPY = re.compile(r"step-(\d{6})\.[0-9a-f]{12}")
@@ -68,14 +68,14 @@ class RemoteFolder:
         return sorted(self.whole)
 
     def put(self, step: Path) -> None:
-        """Copy a checkpoint, its digests last, and the run's record.
+        """Copy a checkpoint, its digests last, and the run's identity.
 
         Files that only resuming needs may be gone by now, since a newer checkpoint has them.
         """
         name = f"{step.name}.{sha256(step / DIGESTS)[:12]}"
         target, done = f"{self.path}/{name}", self.copies()
         self.fs.makedirs(self.path, exist_ok=True)
-        self._put_record(step.parent / RECORD)
+        self._put_identity(step.parent / IDENTITY)
         if name not in done:
             self.fs.makedirs(target, exist_ok=True)
             for file in read_digests(step):
@@ -93,17 +93,17 @@ class RemoteFolder:
             if path.rpartition("/")[2].startswith(RESUMED):
                 self.fs.rm_file(path)
 
-    def _put_record(self, record: Path) -> None:
-        """Copy the run's record unless it is there; a kill leaves the old one or the new one."""
-        if self.record() == json.loads(record.read_text(encoding="utf-8")):
+    def _put_identity(self, file: Path) -> None:
+        """Copy the run's identity unless it is there; a kill leaves the old one or the new one."""
+        if self.identity() == json.loads(file.read_text(encoding="utf-8")):
             return
-        tmp = f"{self.path}/.{RECORD}.{uuid4().hex[:8]}"
-        self.fs.put_file(str(record), tmp)
-        self.fs.mv(tmp, f"{self.path}/{RECORD}")
+        tmp = f"{self.path}/.{IDENTITY}.{uuid4().hex[:8]}"
+        self.fs.put_file(str(file), tmp)
+        self.fs.mv(tmp, f"{self.path}/{IDENTITY}")
 
-    def record(self) -> dict[str, Any]:
-        """Return the run's record (run.json); empty if there is none, or a damaged one."""
-        path = f"{self.path}/{RECORD}"
+    def identity(self) -> dict[str, Any]:
+        """Return the run's identity (run.json); empty if there is none, or a damaged one."""
+        path = f"{self.path}/{IDENTITY}"
         with suppress(ValueError):
             return dict(json.loads(self.fs.cat_file(path))) if self.fs.exists(path) else {}
         return {}
@@ -248,19 +248,19 @@ def fetch(remote: str | None, scratch: Path) -> None:
         copies = [copy for copy in remote_folder.copies() if update_of_copy(copy) not in here]
         if not copies or update_of_copy(copies[-1]) <= max(here, default=0):
             return
-        record, local = remote_folder.record(), record_of(scratch)
-        if not record:
+        known, local = remote_folder.identity(), read_identity(scratch)
+        if not known:
             log(
-                f"train: {remote_folder.path}: {RECORD} is missing or damaged; its copies are not"
+                f"train: {remote_folder.path}: {IDENTITY} is missing or damaged; its copies are not"
                 " used"
             )
             return
-        if local and local["history"] != record.get("history"):
+        if local and local["history"] != known.get("history"):
             log(f"train: {remote_folder.path}: of other code than {scratch}; not fetched")
             return
         scratch.mkdir(parents=True, exist_ok=True)
         if not local:
-            write_json(scratch / RECORD, record)
+            write_json(scratch / IDENTITY, known)
         taken = set()
         for copy in copies:
             update = update_of_copy(copy)

@@ -25,7 +25,7 @@ from dopsd.core.tables import read_log, write_table
 from dopsd.models.adapter_files import MANIFEST, copy_checkpoint, write_digests
 from dopsd.training import checkpoint
 from dopsd.training.checkpoint import folders, update_of
-from dopsd.training.run_identity import RECORD, UNKNOWN, RunIdentity, record_of
+from dopsd.training.run_identity import IDENTITY, UNKNOWN, RunIdentity, read_identity
 
 if TYPE_CHECKING:
     from dopsd.training.config import TrainConfig
@@ -55,9 +55,9 @@ def prepare_folder(identity: RunIdentity, answer: str) -> None:
     scratch, code = identity.folder, identity.code
     candidates = _candidates(identity)
     same_code = [
-        candidate for candidate in candidates if record_of(candidate.folder).get("code") == code
+        candidate for candidate in candidates if read_identity(candidate.folder).get("code") == code
     ]
-    if same_code or record_of(scratch).get("code") == code:
+    if same_code or read_identity(scratch).get("code") == code:
         if same_code and answer == "anew":
             log(
                 f"train: --anew: ignored, because this code made the last updates in {scratch};"
@@ -84,23 +84,23 @@ def _candidates(identity: RunIdentity) -> list[Resumable]:
     These are folders of the run with other lengths and the same history.
     """
     run, scratch = identity.run, identity.folder
-    settings, record = run.train, record_of(scratch)
+    settings, known = run.train, read_identity(scratch)
     current = resumable(scratch, settings, is_whole=False)
     candidates = [current] if current.update else []
     for folder in identity.of_any_length:
-        other_record = record_of(folder)
+        other = read_identity(folder)
         is_further = max(map(update_of, folders(folder)), default=0) > current.update
         if (
             folder == scratch
-            or not other_record
+            or not other
             or not is_further
-            or (current.update and other_record["history"] != record.get("history"))
+            or (current.update and other["history"] != known.get("history"))
         ):
             continue
         candidate = resumable(
             folder,
             settings,
-            is_whole=str(run.key) not in other_record["cells"],
+            is_whole=str(run.key) not in other["cells"],
         )
         if candidate.update > current.update and candidate.is_logged:
             candidates.append(candidate)
@@ -113,14 +113,14 @@ def _candidates(identity: RunIdentity) -> list[Resumable]:
 
 
 def _question(identity: RunIdentity, best: Resumable) -> str:
-    old_code, code = record_of(best.folder).get("code", {}), identity.code
+    old_code, code = read_identity(best.folder).get("code", {}), identity.code
     changed_packages = sorted(
         name for name in old_code | code if old_code.get(name) != code.get(name)
     )
     changes = changed_packages[0] + (
         f" and {len(changed_packages) - 1} more changed" if changed_packages[1:] else " changed"
     )
-    changes = changes if old_code else f"no {RECORD} records which"
+    changes = changes if old_code else f"no {IDENTITY} tells which"
     return (
         f"train: {best.folder} is at update {best.update}, trained by other code ({changes});"
         f" `dopsd train {' '.join(identity.run.key.words)} --continue` continues with this code,"
@@ -145,24 +145,24 @@ def _set_aside(folder: Path) -> None:
 def _begin(identity: RunIdentity, best: Resumable | None) -> None:
     """Bring the checkpoints to continue from into the folder, then write run.json."""
     scratch, code, name = identity.folder, identity.code, str(identity.run.key)
-    record = record_of(best.folder if best else scratch)
+    known = read_identity(best.folder if best else scratch)
     # checkpoints of another folder: the same run with another number of updates
     if best and best.folder != scratch:
-        write_json(scratch / RECORD, record)  # first, so that the checkpoints' origin is known
+        write_json(scratch / IDENTITY, known)  # first, so that the checkpoints' origin is known
         link_checkpoints(best, scratch)
         log(f"train: {scratch} starts from update {best.update} of {best.folder}")
-    cells = record.get("cells", []) if best and best.folder == scratch else []
-    if best and best.lacking and name not in cells:
+    owners = known.get("cells", []) if best and best.folder == scratch else []
+    if best and best.lacking and name not in owners:
         log(
             f"train: no checkpoints of updates {', '.join(map(str, best.lacking))}: the other run"
             " did not make them (train.checkpoint_every) or no longer has them (checkpoints.keep)"
         )
     # other code: begin anew, and note which code made which updates
-    if not best and record.get("code") != code:
+    if not best and known.get("code") != code:
         _set_aside(scratch)
         clear(scratch)
-        record = {}
-    history = record.get("history", [{"update": 0, "code": UNKNOWN}] if best else [])
+        known = {}
+    history = known.get("history", [{"update": 0, "code": UNKNOWN}] if best else [])
     if not history or history[-1]["code"] != digest(code):
         history = [
             *history,
@@ -173,17 +173,17 @@ def _begin(identity: RunIdentity, best: Resumable | None) -> None:
             },
         ]
     # who the run is: what the next start compares
-    cells = sorted({name, *(cells if best else record.get("cells", []))})
-    new_record = {
+    owners = sorted({name, *(owners if best else known.get("cells", []))})
+    new = {
         "settings": identity.settings,
         "ends": identity.ends,
         "inputs": identity.inputs,
         "code": code,
         "history": history,
-        "cells": cells,
+        "cells": owners,
     }
-    if new_record != record_of(scratch):
-        write_json(scratch / RECORD, new_record)
+    if new != read_identity(scratch):
+        write_json(scratch / IDENTITY, new)
 
 
 @dataclass(frozen=True)
@@ -260,9 +260,9 @@ def _rows(log_file: Path) -> list[dict[str, Any]]:
 
 def is_done(identity: RunIdentity) -> bool:
     """Return whether this code has finished the run, so that nothing is left to train."""
-    record, run = record_of(identity.folder), identity.run
-    is_ours = str(run.key) in record.get("cells", ())
-    has_code = record.get("code") == identity.code
+    known, run = read_identity(identity.folder), identity.run
+    is_ours = str(run.key) in known.get("cells", ())
+    has_code = known.get("code") == identity.code
     return is_ours and has_code and is_finished(identity.folder, run.train)
 
 
@@ -344,14 +344,14 @@ def write_stage_outputs(identity: RunIdentity) -> None:
     # state.json also counts collects after the last update
     counts = read_json(checkpoints[-1].path / "state.json", "dopsd train")["counters"]
     # a run that was interrupted at its end, or was longer before, has such collects
-    record = record_of(scratch)
-    if checkpoints[-1].update == record["ends"]["updates"]:
+    known = read_identity(scratch)
+    if checkpoints[-1].update == known["ends"]["updates"]:
         counts = {
             name.removeprefix("count/"): value
             for name, value in rows[-1].items()
             if name.startswith("count/")
         }
-    history = record["history"]
+    history = known["history"]
     write_json(
         out.with_suffix(".json"),
         {

@@ -19,7 +19,7 @@ from dopsd.tasks.registry import package_of
 from dopsd.training.run_settings import ADAPTING, MEMORY, RunSettings
 from dopsd.training.start import start_folder, started_from
 
-RECORD = "run.json"  # which settings, inputs and code trained a folder
+IDENTITY = "run.json"  # which settings, inputs and code trained a folder
 KEYS = {"settings", "ends", "inputs", "code", "history", "cells"}  # of run.json
 # Keys of section train on which no update depends: how long a run is, and what it keeps.
 ENDS = ("updates", "checkpoint_every")
@@ -31,9 +31,9 @@ ROOMS += ["training"]
 UNKNOWN = "unknown"  # stands for the code of a folder whose run.json is missing or damaged
 
 
-def record_of(folder: Path) -> dict[str, Any]:
+def read_identity(folder: Path) -> dict[str, Any]:
     """Read a folder's run.json; return an empty dict if it is missing or damaged."""
-    record = object_in(folder / RECORD)
+    record = object_in(folder / IDENTITY)
     return record if record.keys() >= KEYS else {}
 
 
@@ -150,7 +150,7 @@ class RunIdentity:
 
         It comes from the run in training, else from the finished run, else from the current code.
         """
-        if history := record_of(self.folder).get("history"):
+        if history := read_identity(self.folder).get("history"):
             return str(history[0]["code"])
         outputs = object_in(self.run.key.folder / "train.json")
         return str(outputs["first_code"]) if self.is_current(outputs) else digest(self.code)

@@ -16,7 +16,7 @@ from dopsd.core.interrupts import Interrupts
 from dopsd.core.paths import RunKey
 from dopsd.core.progress import Progress, log
 from dopsd.distributed.process_group import all_processes, by_first, is_lost, lost
-from dopsd.training.machine import device_and_threads, record_machine
+from dopsd.training.machine import device_and_threads, write_machine
 from dopsd.training.remote_checkpoints import RemoteCopies, fetch
 from dopsd.training.resume import is_finished, prepare_folder, write_stage_outputs
 from dopsd.training.run_identity import RunIdentity
@@ -128,7 +128,7 @@ def check_processes(trainer: Trainer, scratch: Path) -> None:
         )
     devices = group.all_gather_object([device_and_threads(trainer.policy.device)])
     if not trainer.is_over:
-        record_machine(scratch, trainer.accelerator, trainer.update, devices)
+        write_machine(scratch, trainer.accelerator, trainer.update, devices)
 
 
 @contextmanager

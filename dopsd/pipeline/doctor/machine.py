@@ -120,7 +120,7 @@ def disk(params: Params) -> Iterator[Finding]:
         f"{free:.0f} GB free; for {runs} missing run{'s' * (runs != 1)} about {required:.0f} GB",
         ""
         if free >= required
-        else "free some space, set checkpoints.keep=best_and_last, or run fewer cells",
+        else "free some space, set checkpoints.keep=best_and_last, or make fewer runs",
     )
 
 

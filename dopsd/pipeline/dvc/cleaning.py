@@ -1,7 +1,4 @@
-"""`dopsd clean` and `checkpoints.keep`: remove what no run would continue, or nobody keeps.
-
-DVC tracks no checkpoint but the selected one, so nothing runs again.
-"""
+"""`dopsd clean`: remove training folders that no run would continue."""
 
 from __future__ import annotations
 
@@ -11,11 +8,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.algorithms.common.config import BETWEEN
 from dopsd.core.files import ASIDE, WORK, object_in
-from dopsd.core.paths import ADAPTED, RunKey
+from dopsd.core.paths import ADAPTED
 from dopsd.core.progress import log
-from dopsd.models.adapter_files import MANIFEST
 from dopsd.training.pretraining.adapt import converted_folder
 from dopsd.training.run_identity import identify
 from dopsd.training.start import named_folder
@@ -73,28 +68,3 @@ def clean(params: Params) -> None:
         f"clean: removed {count} folder{'s' * (count != 1)} that no run of params.yaml continues"
         f" from {WORK}/, kept {len(kept_folders)}"
     )
-
-
-def remove_unwanted(params: Params, key: RunKey) -> None:
-    """Remove checkpoints of a tested run from runs/, and from work/ if no other run uses them.
-
-    MLflow keeps what was published before. Runs that were trained or selected again since their
-    test stay whole, and so do variants of ablations.
-    """
-    keep, out = params.checkpoints.keep, key.folder / "train"
-    if keep == "all" or BETWEEN in key.method:
-        return
-    digests, selected = object_in(out / MANIFEST), object_in(key.folder / "best/select.json")
-    best = f"step-{selected.get('update', 0):06d}"
-    is_tested = object_in(key.folder / "test/paired.json").get("selected") == selected
-    if not is_tested or best not in digests or digests[best] != selected["digest"]:
-        return
-    scratch = WORK / object_in(out.with_suffix(".json"))["fingerprint"]
-    is_shared = {*object_in(scratch / "run.json").get("cells", [])} - {str(key)}
-    newest = sorted(digests)[-(keep if isinstance(keep, int) else 1) :]
-    doomed = [name for name in digests if name not in (best, *newest) and (out / name).is_dir()]
-    for name in doomed:
-        for folder in (out,) if is_shared else (scratch, out):
-            shutil.rmtree(folder / name, ignore_errors=True)
-    if doomed:
-        log(f"keep: {key}: {len(doomed)} checkpoints removed")

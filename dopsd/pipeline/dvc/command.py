@@ -105,7 +105,7 @@ class Writing:
             if status:
                 remove_copies()
             if params and not status and not self.stopped_at:
-                from dopsd.pipeline.dvc.cleaning import remove_unwanted  # slow to import
+                from dopsd.pipeline.dvc.pruning import remove_unwanted  # slow to import
 
                 for run in params.runs:
                     remove_unwanted(params, run.key)

@@ -39,7 +39,7 @@ from dopsd.core.progress import log
 from dopsd.core.statistics import gap, percent, within
 from dopsd.evaluation.published import published_variants
 from dopsd.pipeline.dvc.command import run as run_dvc
-from dopsd.training.run_identity import identify, record_of
+from dopsd.training.run_identity import identify, read_identity
 from dopsd.training.run_settings import RunSettings
 
 DEFAULT = "default"
@@ -217,7 +217,7 @@ def variant_of_run(run: RunSettings, fingerprint: str) -> str:
 
 def _trained_with(run: RunSettings, fingerprint: str) -> AlgorithmConfig | None:
     """Return the settings of the run's algorithm; None where they are not known."""
-    recorded = record_of(WORK / fingerprint).get("settings", {}).get(run.kind)
+    recorded = read_identity(WORK / fingerprint).get("settings", {}).get(run.kind)
     if recorded is not None:
         with suppress(ValidationError):  # of a release with other keys
             config: AlgorithmConfig = ALGORITHMS.config_class(run.kind).model_validate(recorded)

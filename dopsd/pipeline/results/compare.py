@@ -117,7 +117,7 @@ def _parse_run(params: Params, name: str) -> Finished:
 
 def _of_matrix(params: Params) -> list[Finished]:
     m = params.matrix
-    matrix_runs = [Finished(*cell) for cell in product(m.tasks, m.methods, m.seeds)]
+    matrix_runs = [Finished(*parts) for parts in product(m.tasks, m.methods, m.seeds)]
     unlisted = [
         str(path.parents[1].relative_to(RUNS))
         for path in sorted(RUNS.glob("*/*/*/test/paired.json"))

@@ -48,7 +48,7 @@ from dopsd.models.backends import in_words
 from dopsd.pipeline.results.repeat import as_text
 from dopsd.pipeline.results.run_report import refresh, staleness
 from dopsd.tasks.registry import is_graded
-from dopsd.training.run_identity import record_of, settings_of
+from dopsd.training.run_identity import read_identity, settings_of
 
 COST_COLUMNS = ("updates", *COUNTED, "seconds")
 Rows = list[dict[str, Any]]
@@ -330,7 +330,7 @@ def _settings_of(params: Params, run: Finished) -> dict[str, str]:
     """
     run_settings = params.run(*run.parts)
     fingerprint = read_json(run.folder / "train.json", "dopsd train")["fingerprint"]
-    record = record_of(WORK / fingerprint)
+    record = read_identity(WORK / fingerprint)
     decisive, ends = settings_of(run_settings)
     settings = dict(record["settings"] if record else decisive)
     shown = {name: value for name, value in settings.items() if name not in OF_THE_RUN}

@@ -39,7 +39,7 @@ from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.registry import is_graded, package_of
 from dopsd.tracking.glossary import TRAINING
 from dopsd.training.machine import MACHINE
-from dopsd.training.run_identity import identify, record_of, settings_of
+from dopsd.training.run_identity import identify, read_identity, settings_of
 from dopsd.training.run_settings import RunSettings
 
 SPLITS = ("train", "validation", "test")
@@ -107,7 +107,7 @@ def gather(params: Params, key: RunKey) -> RunFacts:
         trajectory=read_json(folder / "test" / "trajectory.json", "dopsd test"),
         answers=object_in(folder / "test" / "answers.json").get("answers"),
         machine=machine,
-        digests=_digests(key, totals, record_of(scratch)),
+        digests=_digests(key, totals, read_identity(scratch)),
         metrics=_explained(run.kind, training),
     )
 
@@ -153,7 +153,7 @@ def _shared_solutions(path: Path) -> int:
 def _settings(
     params: Params, run: RunSettings, totals: dict[str, Any], machine: list[dict[str, Any]]
 ) -> Settings:
-    record = record_of(WORK / totals["fingerprint"])
+    record = read_identity(WORK / totals["fingerprint"])
     is_same = _has_settings_of(run, totals)
     values = _with_ends(record["settings"], record["ends"]) if record else {}
     values = values or (_with_ends(*settings_of(run)) if is_same else {})
@@ -206,7 +206,7 @@ def staleness(run: RunSettings, totals: dict[str, Any]) -> str:
 def _difference(run: RunSettings, totals: dict[str, Any]) -> str:
     if identify(run).has_made(totals):
         return "Other code trained this run. `dopsd repro` asks what to do with it."
-    record = record_of(WORK / totals["fingerprint"])
+    record = read_identity(WORK / totals["fingerprint"])
     before = flat(_with_ends(record["settings"], record["ends"])) if record else {}
     after = flat(_with_ends(*settings_of(run)))
     keys = sorted(before.keys() | after.keys()) if record else []

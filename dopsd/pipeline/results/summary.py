@@ -12,7 +12,7 @@ from dopsd.analysis.results import between_sides
 from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import read_json
-from dopsd.core.paths import LOG, PUBLISHED, report_folder
+from dopsd.core.paths import LOG, MLFLOW_PAGES, report_folder
 from dopsd.core.statistics import gap, percent, within
 from dopsd.core.tables import read_log
 from dopsd.pipeline.dvc.previous import changed_settings, folder_of, is_kept
@@ -122,7 +122,7 @@ def _links(params: Params, tasks: set[str]) -> str:
     uri = tracking_uri(params.tracking.uri)
     heading = f"MLflow, while `{start_command('MLflow')}` runs:"
     heading = heading if uri.startswith("sqlite") else f"MLflow: {shown(uri)}"
-    links = read_json(PUBLISHED, "dopsd publish")["comparison"] if PUBLISHED.is_file() else {}
+    links = read_json(MLFLOW_PAGES, "dopsd publish")["comparison"] if MLFLOW_PAGES.is_file() else {}
     links = {task: link for task, link in links.items() if task in tasks}
     if not links:
         return f"{heading} run `dopsd publish` to send what is missing and print links"

@@ -18,7 +18,7 @@ from dopsd.config.params_file import way_back
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import read_json
 from dopsd.core.interrupts import handling
-from dopsd.core.paths import PUBLISHED
+from dopsd.core.paths import MLFLOW_PAGES
 from dopsd.core.processes import LAUNCHER
 from dopsd.core.progress import log
 from dopsd.pipeline.dvc.writer_lock import WriterLock
@@ -213,9 +213,9 @@ class LocalRun:
 
     def _mlflow(self) -> dict[str, str]:
         """Return the page that `dopsd publish` wrote, if this run has published."""
-        if not PUBLISHED.is_file() or PUBLISHED.stat().st_mtime < self.started:
+        if not MLFLOW_PAGES.is_file() or MLFLOW_PAGES.stat().st_mtime < self.started:
             return {}
-        pages = read_json(PUBLISHED, "dopsd publish").get("comparison", {})
+        pages = read_json(MLFLOW_PAGES, "dopsd publish").get("comparison", {})
         page = next(iter(pages.values()), "")
         needs_server = not os.environ.get("MLFLOW_TRACKING_URI", "").startswith("http")
         note = f" (while `{start_command('MLflow')}` runs)" if needs_server else ""

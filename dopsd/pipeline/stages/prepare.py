@@ -12,17 +12,17 @@ from dopsd.tasks.registry import load_task, write_missing
 if TYPE_CHECKING:
     from dopsd.config.params import Params
 
-RECORD = "prepared.json"  # beside the problems: of which settings they are
+PREPARED = "prepared.json"  # beside the problems: of which settings they are
 
 
 def run(params: Params, task_name: str) -> None:
     """Write <split>.jsonl for every split, and prompt.txt with the task's instructions."""
     write_splits(load_task(task_name, params.data.tasks[task_name]))
-    write_json(DATA / task_name / RECORD, _record(params, task_name))
+    write_json(DATA / task_name / PREPARED, _settings_of(params, task_name))
     write_missing(params.data.tasks, sorted({*params.evaluate.watch} - {*params.matrix.tasks}))
 
 
-def _record(params: Params, task: str) -> dict[str, str]:
+def _settings_of(params: Params, task: str) -> dict[str, str]:
     """Return digests of what decides a task's problems, and of the problems there."""
     used = params.data.tasks[task].model_dump(exclude={"model", "pretrain", "scoring"}, mode="json")
     files = sorted((DATA / task).glob("*.jsonl"))
@@ -35,11 +35,11 @@ def changed_since(params: Params, task: str) -> str | None:
     DVC's stages prepare them again by themselves. It may also have fetched others than the last
     that were made here, of which nothing is known.
     """
-    path = DATA / task / RECORD
+    path = DATA / task / PREPARED
     found = object_in(path)
     if not found or not data_files(task, "train")[0].is_file():
         return None
-    now = _record(params, task)
+    now = _settings_of(params, task)
     if found.get("files") != now["files"] or found.get("settings") == now["settings"]:
         return None
     return (

@@ -19,7 +19,7 @@ from dopsd.evaluation.evaluator import Evaluator, drawn_answers
 from dopsd.evaluation.speed import areas
 from dopsd.models.backends import distinct
 from dopsd.models.checkpoint_files import base_digest
-from dopsd.pipeline.dvc.cleaning import remove_unwanted
+from dopsd.pipeline.dvc.pruning import remove_unwanted
 from dopsd.pipeline.run.view import accuracy
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise

@@ -16,7 +16,7 @@ from dopsd.core.files import write_json
 from dopsd.models.adapter_files import copy_checkpoint, run_checkpoints
 from dopsd.pipeline.dvc import command as dvc
 from dopsd.pipeline.dvc import disk_room
-from dopsd.pipeline.dvc.cleaning import remove_unwanted
+from dopsd.pipeline.dvc.pruning import remove_unwanted
 from dopsd.pipeline.stages import select
 
 RUN, SCRATCH = Path("runs/sudoku/d_opsd/0"), Path("work/train-1-2")

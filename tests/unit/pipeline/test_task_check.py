@@ -20,7 +20,7 @@ from dopsd.config.loading import load_params
 from dopsd.config.params_file import params
 from dopsd.core.files import write_json
 from dopsd.core.fingerprint import recipe
-from dopsd.core.paths import PUBLISHED
+from dopsd.core.paths import MLFLOW_PAGES
 from dopsd.pipeline.recipes import recipes
 from dopsd.tasks.custom.verifiers.python_tests import missing_sandbox
 from dopsd.tasks.registry import TASKS, load_task
@@ -132,7 +132,7 @@ def test_summary_shows_the_links_of_its_own_tasks(project: Path):
     from dopsd.pipeline.results.summary import _links
 
     begin(project)
-    write_json(PUBLISHED, {"comparison": {"sums": "http://a/1", "sudoku": "http://a/2"}})
+    write_json(MLFLOW_PAGES, {"comparison": {"sums": "http://a/1", "sudoku": "http://a/2"}})
     text = _links(load_params(), {"sums"})
     assert "http://a/1" in text and "http://a/2" not in text
 

@@ -17,7 +17,7 @@ from dopsd.pipeline.results import ablate, comparison
 from dopsd.tasks.registry import TASKS
 from dopsd.tracking.glossary import TABLES
 from dopsd.tracking.publish_run import _best_metrics
-from dopsd.training.run_identity import record_of
+from dopsd.training.run_identity import read_identity
 
 RUN = Path("runs/sudoku/d_opsd/0")
 
@@ -27,7 +27,7 @@ def logged(two_updates: Path) -> dict[str, set[str]]:
     """What each algorithm logs in two updates."""
     names: dict[str, set[str]] = {name: set() for name in ALGORITHMS.names}
     for folder in two_updates.glob("work/train-*"):
-        kind = record_of(folder)["settings"]["method"]
+        kind = read_identity(folder)["settings"]["method"]
         names[kind] |= {key for row in read_log(folder / "log.jsonl") for key in row}
     return names
 

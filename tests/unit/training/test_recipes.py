@@ -17,7 +17,7 @@ from toy_project import TOY, make
 from dopsd.cli.main import main
 from dopsd.config.params import Params
 from dopsd.core.tensor_files import load_tensors
-from dopsd.pipeline.stages.prepare import RECORD
+from dopsd.pipeline.stages.prepare import PREPARED
 from dopsd.tasks.registry import load_task
 from dopsd.training.pretraining.pretrain import Pretrainer, fresh
 
@@ -86,7 +86,7 @@ def test_the_same_settings_make_the_same_problems(tmp_path, monkeypatch, task, r
     raw["data"]["chains"] |= {"train": 12, "validation": 5, "test": 5}
     Path("params.yaml").write_text(yaml.safe_dump(raw))
     assert main(["prepare", "--task", task]) == 0
-    made = sorted(set(Path("data", task).iterdir()) - {Path("data", task, RECORD)})
+    made = sorted(set(Path("data", task).iterdir()) - {Path("data", task, PREPARED)})
     found = b"".join(path.read_bytes() for path in made)
     assert raw["data"][task]["recipe"] == recipe
     assert hashlib.sha256(found).hexdigest()[:16] == DIGESTS[task, recipe]

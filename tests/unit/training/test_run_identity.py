@@ -310,7 +310,7 @@ def test_where_nothing_was_learnt_nothing_is_asked(other_code, updates):
 def test_without_run_json_the_code_is_unknown(other_code, capsys):
     (other_code / "run.json").write_text('{"code')
     assert train() == 2
-    assert "no run.json records which" in capsys.readouterr().err
+    assert "no run.json tells which" in capsys.readouterr().err
     assert train("--continue") == 0
 
 
