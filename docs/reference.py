@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 from error_reference import errors_page
+from metric_tables import TABLES, Table
 from results_tables import RESULT_TABLES
 from settings_reference import configuration_page, table
 from verification_page import verification_page
@@ -22,7 +23,6 @@ from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.errors import Code, DopsdError
 from dopsd.pipeline.bases.table import architectures_table, checkpoints_table
 from dopsd.tasks.registry import TASKS, load_task
-from dopsd.tracking.glossary import TABLES, Table
 
 if TYPE_CHECKING:
     from dopsd.core.metrics import Metric

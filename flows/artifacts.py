@@ -140,12 +140,7 @@ def show_result(run_key: RunKey, links: dict[str, str]) -> None:
 
 
 def result(run_key: RunKey, links: dict[str, str]) -> str:
-    """Return as Markdown: test accuracies, cost, numbers of the plots, and paths of the files.
-
-    Args:
-        run_key: Task, method and seed.
-        links: Addresses in the MLflow UI by name.
-    """
+    """Return as Markdown: test accuracies, cost, numbers of the plots, and paths of the files."""
     tested = json.loads((run_key.folder / "test" / "paired.json").read_text(encoding="utf-8"))
     costs = json.loads((run_key.folder / "train.json").read_text(encoding="utf-8"))
     chosen = tested["selected"]
@@ -223,10 +218,6 @@ def flag_stall(is_stalled: bool, text: str) -> None:
 
     The state of the run stays as it is. An automation that named it would undo a cancellation, or
     open a run again that has ended meanwhile.
-
-    Args:
-        is_stalled: Whether the run has made no update for long, or does again.
-        text: Progress, for the log and the event.
     """
     run_id = UUID(runtime.flow_run.id)
     with get_client(sync_client=True) as client:

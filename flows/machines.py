@@ -14,14 +14,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterId,
-    FlowRunFilterName,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    FlowRunFilterTags,
-)
+from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, State, StateType, WorkerStatus
 from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow
@@ -53,7 +46,6 @@ class Cell:
     """One run of the comparison.
 
     Args:
-        key: Task, method and seed.
         run_id: Its newest flow run; None if it must be submitted.
     """
 
@@ -67,11 +59,7 @@ class Cell:
 
 
 class Cells:
-    """Submits the cells of a comparison, and follows them until all are done or have failed.
-
-    Args:
-        cells: The cells, in the order in which they start.
-    """
+    """Submits the cells of a comparison, and follows them until all are done or have failed."""
 
     def __init__(self, client: SyncPrefectClient, cells: list[Cell], log: Log) -> None:
         self.client, self.cells, self.log = client, cells, log
@@ -83,11 +71,7 @@ class Cells:
         self.idle_since = time.monotonic()
 
     def run(self, on_change: Callable[[], None] = lambda: None) -> None:
-        """Work until all cells have ended; cancel their runs if interrupted.
-
-        Args:
-            on_change: Called after a cell started or ended.
-        """
+        """Work until all cells have ended; cancel their runs if interrupted."""
         try:
             while self.unfinished:
                 with server.passing_failures():
@@ -243,15 +227,15 @@ def read_runs(client: SyncPrefectClient, ids: list[UUID]) -> dict[UUID, FlowRun]
     """Return flow runs by id."""
     runs: dict[UUID, FlowRun] = {}
     for start in range(0, len(ids), PAGE):
-        only = FlowRunFilter(id=FlowRunFilterId(any_=ids[start : start + PAGE]))
+        only = FlowRunFilter(id={"any_": ids[start : start + PAGE]})
         runs |= {run.id: run for run in client.read_flow_runs(flow_run_filter=only, limit=PAGE)}
     return runs
 
 
 def runs_of_comparisons(client: SyncPrefectClient) -> list[FlowRun]:
     """Return the runs of comparisons that have neither ended nor been asked to."""
-    over = FlowRunFilterStateType(not_any_=[*TERMINAL_STATES, StateType.CANCELLING])
-    only = FlowRunFilter(state=FlowRunFilterState(type=over), tags=FlowRunFilterTags(all_=[TAG]))
+    over = {"not_any_": [*TERMINAL_STATES, StateType.CANCELLING]}
+    only = FlowRunFilter(state={"type": over}, tags={"all_": [TAG]})
     runs: list[FlowRun] = []
     while True:
         page = client.read_flow_runs(flow_run_filter=only, limit=PAGE, offset=len(runs))
@@ -291,15 +275,10 @@ def hold_back(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Non
 
 def _may_be_at_fault(client: SyncPrefectClient, run: FlowRun) -> bool:
     """Tell whether other machines work, and none of them has failed with this run."""
-    working = FlowRunFilter(
-        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING])),
-        tags=FlowRunFilterTags(all_=[TAG]),
-    )
-    failed = FlowRunFilter(
-        name=FlowRunFilterName(any_=[run.name]),
-        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.FAILED])),
-        tags=FlowRunFilterTags(all_=run.tags),
-    )
+    state = {"type": {"any_": [StateType.RUNNING]}}
+    working = FlowRunFilter(state=state, tags={"all_": [TAG]})
+    state = {"type": {"any_": [StateType.FAILED]}}
+    failed = FlowRunFilter(name={"any_": [run.name]}, state=state, tags={"all_": run.tags})
     return bool(client.read_flow_runs(flow_run_filter=working, limit=1)) and (
         len(client.read_flow_runs(flow_run_filter=failed, limit=FAILURES)) < FAILURES
     )

@@ -112,14 +112,6 @@ def run(
     The command writes to a file in work/logs/, which this process follows. The file outlives this
     process, and a pipe would not.
 
-    Args:
-        name: What messages and the file in work/logs/ call the command.
-        env: Environment variables in addition to those of this process.
-        listener: Called for every line, and about twice a second.
-
-    Returns:
-        The lines that the command wrote.
-
     Raises:
         CommandFailed: if the exit code is not 0.
         TakenAway: if the server says that this flow run was cancelled or is lost.
@@ -218,9 +210,6 @@ def drop_traceback(record: logging.LogRecord) -> bool:
     """Filter log records: drop the traceback of an explained error.
 
     A record of FailedRun is dropped as a whole, since it only repeats the message of a state.
-
-    Returns:
-        Whether the record is logged.
     """
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, EXPLAINED):

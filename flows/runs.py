@@ -11,20 +11,7 @@ from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    DeploymentFilter,
-    DeploymentFilterId,
-    FlowFilter,
-    FlowFilterName,
-    FlowRunFilter,
-    FlowRunFilterExpectedStartTime,
-    FlowRunFilterName,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    FlowRunFilterTags,
-    LogFilter,
-    LogFilterFlowRunId,
-)
+from prefect.client.schemas.filters import DeploymentFilter, FlowFilter, FlowRunFilter, LogFilter
 from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, State, StateType
 from prefect.client.schemas.responses import DeploymentResponse, StateAbortDetails
 from prefect.client.schemas.sorting import FlowRunSort, LogSort
@@ -172,7 +159,7 @@ def cancel(client: SyncPrefectClient, run: FlowRun) -> str:
 
 def saved_by(client: SyncPrefectClient, run: FlowRun) -> str:
     """Return what a stopped run saved, from its log; empty if the log does not say."""
-    only = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run.id]))
+    only = LogFilter(flow_run_id={"any_": [run.id]})
     newest = client.read_logs(only, limit=LINES, sort=LogSort.TIMESTAMP_DESC)
     return saved([line for entry in reversed(newest) for line in entry.message.splitlines()])
 
@@ -184,7 +171,7 @@ def find(client: SyncPrefectClient, command: str, name: str | None) -> FlowRun:
     """
     if name is None:
         return _in_progress(client, command)
-    named = FlowRunFilter(name=FlowRunFilterName(any_=[name]))
+    named = FlowRunFilter(name={"any_": [name]})
     matches = training_runs(client, command, named) or _with_id(client, command, name.lower())
     matches = matches or _cells(client, name)
     if len(matches) == 1:
@@ -214,10 +201,8 @@ def training_runs(
     Args:
         only: Which runs count; None: all.
         most: Number of runs; None: PAGE, the most.
-        offset: Number of newer runs to leave out.
-        sort: Another order, which also says which runs are left out.
     """
-    of_deployment = DeploymentFilter(id=DeploymentFilterId(any_=[deployment(client, command).id]))
+    of_deployment = DeploymentFilter(id={"any_": [deployment(client, command).id]})
     return client.read_flow_runs(
         deployment_filter=of_deployment,
         flow_run_filter=only,
@@ -242,14 +227,14 @@ def _cells(client: SyncPrefectClient, name: str) -> list[FlowRun]:
 
     One in progress goes before those that have ended.
     """
-    named = FlowRunFilter(name=FlowRunFilterName(any_=[name]), tags=FlowRunFilterTags(all_=[TAG]))
+    named = FlowRunFilter(name={"any_": [name]}, tags={"all_": [TAG]})
     newest = client.read_flow_runs(flow_run_filter=named, sort=FlowRunSort.START_TIME_DESC)
     return sorted(newest, key=is_over)[:1]
 
 
 def comparisons(client: SyncPrefectClient, only: FlowRunFilter) -> list[FlowRun]:
     """Return the newest runs of the flow dopsd-compare, which trains on many machines."""
-    flow = FlowFilter(name=FlowFilterName(any_=[COMPARE]))
+    flow = FlowFilter(name={"any_": [COMPARE]})
     return client.read_flow_runs(
         flow_filter=flow,
         flow_run_filter=only,
@@ -268,36 +253,30 @@ def _of_comparison(command: str, name: str) -> str:
 
 def running(client: SyncPrefectClient, command: str) -> list[FlowRun]:
     """Return the runs of the deployment that are running, newest first."""
-    return training_runs(
-        client, command, _in_state(FlowRunFilterStateType(any_=[StateType.RUNNING]))
-    )
+    return training_runs(client, command, _in_state({"any_": [StateType.RUNNING]}))
 
 
-def _in_state(
-    kind: FlowRunFilterStateType, start: FlowRunFilterExpectedStartTime | None = None
-) -> FlowRunFilter:
-    return FlowRunFilter(state=FlowRunFilterState(type=kind), expected_start_time=start)
+def _in_state(kind: dict[str, Any], start: dict[str, datetime] | None = None) -> FlowRunFilter:
+    return FlowRunFilter(state={"type": kind}, expected_start_time=start)
 
 
 def _in_progress(client: SyncPrefectClient, command: str) -> FlowRun:
     soon = datetime.now(UTC) + SKEW
-    alive = FlowRunFilterStateType(not_any_=sorted(TERMINAL_STATES))
-    active = _in_state(alive, FlowRunFilterExpectedStartTime(before_=soon))
+    alive = {"not_any_": sorted(TERMINAL_STATES)}
+    active = _in_state(alive, {"before_": soon})
     if found := running(client, command) or training_runs(client, command, active, most=1):
         return found[0]
     if compared := comparisons(client, active):
         raise DopsdError(_of_comparison(command, compared[0].name), code=Code.NO_RUN)
-    over = FlowRunFilterStateType(any_=sorted(TERMINAL_STATES))
-    newest = training_runs(client, command, _in_state(over), 1, sort=FlowRunSort.END_TIME_DESC)
+    over = _in_state({"any_": sorted(TERMINAL_STATES)})
+    newest = training_runs(client, command, over, 1, sort=FlowRunSort.END_TIME_DESC)
     last = f"; the last was {newest[0].name} ({newest[0].state_name})" if newest else ""
-    planned = _in_state(alive, FlowRunFilterExpectedStartTime(after_=soon))
+    planned = _in_state(alive, {"after_": soon})
     next_one = training_runs(
         client, command, planned, most=1, sort=FlowRunSort.EXPECTED_START_TIME_ASC
     )
     for run in next_one:
-        same = training_runs(
-            client, command, FlowRunFilter(name=FlowRunFilterName(any_=[run.name]))
-        )
+        same = training_runs(client, command, FlowRunFilter(name={"any_": [run.name]}))
         name = run.name if len(same) == 1 else run.id
         last += f"; the next one is {run.name}, planned for {time_of(run)}"
         last += f" (`dopsd cancel {name}` stops it)"

@@ -203,11 +203,7 @@ def share(run_keys: list[RunKey], after: object) -> Done:
 
 @task(name="collect", task_run_name="collect {name}", **RETRIED)
 def collect(run_keys: list[RunKey], name: str, after: object) -> Done:
-    """Take the runs' results from DVC's remote; nothing is computed here.
-
-    Args:
-        run_keys: Runs of params.yaml whose results other machines have sent.
-    """
+    """Take the runs' results from DVC's remote; nothing is computed here."""
     tasks = dict.fromkeys(run_key.task for run_key in run_keys)
     names = [f"evaluate_base@{task_name}" for task_name in tasks]
     names += [f"report@{run_key.stage}" for run_key in run_keys]
@@ -229,12 +225,7 @@ def publish(run_keys: list[RunKey], after: object) -> dict[str, Any]:
 
 
 def links(pages: dict[str, Any], run_key: RunKey) -> dict[str, str]:
-    """Return the pages of a run in the MLflow UI; none if no server shows the runs.
-
-    Args:
-        pages: What `dopsd publish` wrote.
-        run_key: Task, method and seed.
-    """
+    """Return the pages of a run in the MLflow UI; none if no server shows the runs."""
     page, run_id = pages.get("page"), pages["runs"].get(str(run_key))
     if not page or not run_id:
         return {}

@@ -130,9 +130,6 @@ def run_stages(
         evaluate_while_training: Score checkpoints during training; None: if a GPU is free.
         allow_retrain: Train the embedded base again if it does not match.
         other_code: What to do with a run that other code began.
-
-    Raises:
-        DopsdError: if settings are wrong, or there is no GPU for evaluate_while_training.
     """
     if stages.is_sharing.is_set():
         stages.require_remote()
@@ -216,10 +213,6 @@ def train_and_evaluate(
     """Submit training, and an evaluation of each checkpoint as it appears.
 
     While Prefect's server is away, no evaluation is submitted.
-
-    Args:
-        run_key: Task, method and seed.
-        every: Updates between two checkpoints (train.checkpoint_every).
     """
     started, evaluations = time.time(), {}
     training: Any = stages.train.submit(run_key, env, after)  # a PrefectConcurrentFuture

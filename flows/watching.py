@@ -11,12 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import (
-    ArtifactFilter,
-    ArtifactFilterFlowRunId,
-    FlowRunFilter,
-    FlowRunFilterId,
-)
+from prefect.client.schemas.filters import ArtifactFilter, FlowRunFilter
 from prefect.client.schemas.objects import Artifact, FlowRun, StateType, TaskRun, WorkerStatus
 from prefect.client.schemas.sorting import ArtifactSort, TaskRunSort
 
@@ -56,11 +51,7 @@ def watch(client: SyncPrefectClient, run: FlowRun, command: str) -> None:
 
 @contextmanager
 def leaving(run: FlowRun, command: str) -> Iterator[None]:
-    """Say at a Ctrl-C that the run goes on; the same command would start another.
-
-    Args:
-        run: A run that the server has.
-    """
+    """Say at a Ctrl-C that the run goes on; the same command would start another."""
     try:
         yield
     except KeyboardInterrupt:
@@ -146,12 +137,7 @@ BEFORE = (StateType.SCHEDULED, StateType.PENDING)  # a run has not begun
 
 
 def view_of(client: SyncPrefectClient, run: FlowRun, expected: list[str]) -> RunView:
-    """Return what the server knows about a run.
-
-    Args:
-        run: The run, just read.
-        expected: Stages that the run will have, as far as they are known.
-    """
+    """Return what the server knows about a run."""
     tasks, artifacts = _task_runs(client, run.id), _artifacts(client, run.id)
     bars = {a.task_run_id: a for a in artifacts if a.type == "progress"}
     stages = stages_of(tasks, bars, expected)
@@ -172,7 +158,7 @@ def view_of(client: SyncPrefectClient, run: FlowRun, expected: list[str]) -> Run
 
 def _task_runs(client: SyncPrefectClient, run_id: UUID) -> list[TaskRun]:
     """Return all task runs of a flow run in the order of their start."""
-    only = FlowRunFilter(id=FlowRunFilterId(any_=[run_id]))
+    only = FlowRunFilter(id={"any_": [run_id]})
     tasks: list[TaskRun] = []
     while True:
         page = client.read_task_runs(
@@ -187,7 +173,7 @@ def _task_runs(client: SyncPrefectClient, run_id: UUID) -> list[TaskRun]:
 
 
 def _artifacts(client: SyncPrefectClient, run_id: UUID) -> list[Artifact]:
-    only = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]))
+    only = ArtifactFilter(flow_run_id={"any_": [run_id]})
     newest = client.read_artifacts(artifact_filter=only, sort=ArtifactSort.UPDATED_DESC, limit=PAGE)
     return newest[::-1]
 
@@ -195,11 +181,7 @@ def _artifacts(client: SyncPrefectClient, run_id: UUID) -> list[Artifact]:
 def stages_of(
     tasks: list[TaskRun], bars: dict[UUID | None, Artifact], expected: list[str]
 ) -> list[Stage]:
-    """Return the stages of a run; the evaluations of a run's checkpoints are one stage.
-
-    Args:
-        tasks: Task runs in the order of their start.
-    """
+    """Return the stages of a run; the evaluations of a run's checkpoints are one stage."""
     stages = {name: Stage(name) for name in expected}
     evaluations: dict[str, list[TaskRun]] = {}
     run_key = ""

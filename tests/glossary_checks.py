@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from metric_tables import TABLES
+
 from dopsd.core.metrics import Metric
-from dopsd.tracking.glossary import TABLES
 
 
 def is_entry(entry: str, name: str) -> bool:

@@ -42,10 +42,6 @@ def load_algorithm(name: str, config: AlgorithmConfig, context: AlgorithmContext
 
     Args:
         name: the folder, or the name of an entry point.
-        context: task, policy and lengths of the run.
-
-    Raises:
-        DopsdError: if there is no such algorithm, or its folder is incomplete.
     """
     from dopsd.algorithms.common.base import Algorithm  # imports torch; only training needs it
 

@@ -54,12 +54,7 @@ def percent_axis(axis: Axes) -> None:
 
 
 def legend_below(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
-    """Put one legend for all axes below the figure.
-
-    Args:
-        axes: the axes whose labels the legend names, each label once.
-        columns: largest number of labels in a line.
-    """
+    """Put one legend for all axes below the figure."""
     by_label = {
         label: handle
         for axis in axes

@@ -26,26 +26,18 @@ COSTS = {"updates": "updates", "rollouts": "rollouts", "seconds": "training time
 
 @dataclass(frozen=True)
 class Start:
-    """The checkpoint that a run started from.
+    """The checkpoint that a run started from."""
 
-    Attributes:
-        folder: its folder.
-        costs: what it had cost, with what it started from itself; None if that is not known.
-    """
-
-    folder: str
+    folder: str  # its folder
+    # what it had cost, with what it started from itself; None if that is not known
     costs: dict[str, float] | None
 
 
 @dataclass(frozen=True)
 class Finished(RunKey):
-    """A run whose stages have finished, read from runs/.
+    """A run whose stages have finished, read from runs/."""
 
-    Attributes:
-        variant: name of the method that its settings are, if not the algorithm's: GDSD.
-    """
-
-    variant: str = ""
+    variant: str = ""  # name of the method that its settings are, if not the algorithm's: GDSD
 
     @property
     def name(self) -> str:

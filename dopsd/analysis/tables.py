@@ -266,19 +266,12 @@ UNREPORTED = "not reported"
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A paper's accuracies on a task, by one protocol, as texts.
+    """A paper's accuracies on a task, by one protocol, as texts."""
 
-    Attributes:
-        title: task, model, what the accuracy counts, protocol and paper.
-        columns: titles of the columns.
-        rows: cells of each method.
-        notes: rows that are not the method of the runs of that name.
-    """
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    notes: list[str]
+    title: str  # task, model, what the accuracy counts, protocol and paper
+    columns: list[str]  # titles of the columns
+    rows: list[list[str]]  # cells of each method
+    notes: list[str]  # rows that are not the method of the runs of that name
 
 
 def paper_tables(task: str, names: dict[str, str]) -> list[PaperTable]:

@@ -21,13 +21,7 @@ MAX_TEMPERATURE = 100
 def command(
     commands: Commands, name: str, description: str, *aliases: str
 ) -> argparse.ArgumentParser:
-    """Add a command that reads params.yaml, and return its parser.
-
-    Args:
-        commands: Subparsers of `dopsd`.
-        name: Name of the command, which a group of dopsd/cli/parser.py lists.
-        description: First lines of `dopsd NAME --help`: full sentences.
-    """
+    """Add a command that reads params.yaml, and return its parser."""
     # shells show `help` beside the name; a command without it, as `follow`, is not completed
     parser = commands.add_parser(name, aliases=aliases, description=description, help=description)
     parser.add_argument(

@@ -68,11 +68,7 @@ def add_launch(commands: Commands) -> None:
 
 
 def begin(a: argparse.Namespace, main: Callable[[list[str]], int]) -> int:
-    """Run the command on its machines, or `repro` with its runs side by side on this one.
-
-    Args:
-        main: runs a command line and returns its exit code.
-    """
+    """Run the command on its machines, or `repro` with its runs side by side on this one."""
     if a.at_once is None:
         set_nodes(a)
         return main(a.words)

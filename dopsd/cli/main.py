@@ -126,12 +126,7 @@ def refuse_files(arguments: argparse.Namespace) -> None:
 
 
 def dispatch(arguments: argparse.Namespace, words: Sequence[str]) -> int:
-    """Run the command and return its exit code.
-
-    Args:
-        arguments: What the parser made of `words`.
-        words: The command line after `dopsd`, which DVC and further processes receive.
-    """
+    """Run the command and return its exit code."""
     if arguments.command in DVC:
         from dopsd.pipeline.dvc.command import run
 

@@ -112,7 +112,6 @@ def _add_values(parser: argparse.ArgumentParser, paths: dict[object, object]) ->
     The overview hides the options and the list of commands of `dopsd` itself; shtab needs them.
 
     Args:
-        parser: Parser of `dopsd`.
         paths: shtab's marks of files and folders, by the metavar or type of an option.
     """
     from dopsd.algorithms.registry import ALGORITHMS

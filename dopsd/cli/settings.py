@@ -273,11 +273,7 @@ def _check(a: argparse.Namespace, params: Params) -> None:
 
 
 def _base_notes(params: Params) -> list[str]:
-    """Return notes on the chat templates of bases on disk, and on the chats that sft learns.
-
-    Raises:
-        DopsdError: if a template refuses a chat.
-    """
+    """Return notes on the chat templates of bases on disk, and on the chats that sft learns."""
     from dopsd.models.template_date import NOTE, is_dated
 
     paths = dict.fromkeys(Path(params.model_of(task).path) for task in params.matrix.tasks)

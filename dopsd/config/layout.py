@@ -31,9 +31,6 @@ def in_layout(raw: dict[str, Any], path: Path) -> str:
     """Return these settings as YAML, in the layout of a settings file and with its comments.
 
     A file in which one value stands for two keys (YAML's anchors) takes the profile's layout.
-
-    Raises:
-        DopsdError: if neither text would be read back as these settings.
     """
     text = _edited(path.read_text(encoding="utf-8-sig"), raw)
     return text if _holds(text, raw) else render(raw)

@@ -120,9 +120,6 @@ def _parsed(text: str) -> Any:  # noqa: ANN401  # any YAML value
 def checked(raw: object, path: Path | str) -> Params:
     """Check raw settings and return them as `Params`.
 
-    Args:
-        path: the file or option that error lines name.
-
     Raises:
         DopsdError: with one line for each of the first errors, and the number of the others.
     """
@@ -133,11 +130,7 @@ def checked(raw: object, path: Path | str) -> Params:
 
 
 def _as_lines(error: ValidationError, path: Path | str, raw: object) -> DopsdError:
-    """Return pydantic's errors as one with a line for each of the first, and the others' number.
-
-    Args:
-        path: the file or option that error lines name.
-    """
+    """Return pydantic's errors as one with a line for each of the first, and the others' number."""
     faults = error.errors()
     more = [f"{path}: and {len(faults) - SHOWN} more errors"] if len(faults) > SHOWN else []
     lines = [_line(fault, path, raw) for fault in faults[:SHOWN]]

@@ -9,18 +9,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.config import profiles
 from dopsd.config.layout import in_layout, render
 from dopsd.config.loading import checked, parse_yaml, read_yaml
 from dopsd.config.named_files import require
 from dopsd.config.params import Params
-from dopsd.config.profiles import (
-    HARDWARE,
-    NEEDS_PROFILE,
-    PRESET,
-    listed,
-    resolve,
-    without_overrides,
-)
 from dopsd.config.profiles.layers import MEMBERS, completed, embedded, is_embedded
 from dopsd.config.tasks import own_tasks
 from dopsd.core.errors import Code, DopsdError
@@ -39,9 +32,6 @@ def single(key: str, value: object) -> Iterator[tuple[str, Any]]:
 
     `{}` changes nothing, but for a section without values of its own, which it empties, and one
     that may be null, which it sets to its defaults.
-
-    Args:
-        key: dotted key of a setting or a section.
     """
     kind: Any = Params
     for name in key.split("."):
@@ -70,9 +60,6 @@ def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
         raw: the settings as read from YAML; they stay as they are.
         changes: `key=value` with a dotted key and a YAML value, such as `train.updates=50`. The
             value of a section is merged into it.
-
-    Returns:
-        The settings, not yet checked: that is up to `checked`.
 
     Raises:
         DopsdError: if a change has no key, no `=` or no YAML value, or if its path leads through
@@ -210,8 +197,6 @@ def fit_sections(raw: dict[str, Any], settings: Params, old: dict[str, Any]) -> 
     With an embedded base a section says nothing if it is unused, and as it would be without it.
 
     Args:
-        raw: the settings, as read from YAML.
-        settings: the same, checked.
         old: settings whose sections stay in any case.
     """
     names_used, profile = used(settings), embedded() if is_embedded(raw) else {}
@@ -225,7 +210,7 @@ def fit_sections(raw: dict[str, Any], settings: Params, old: dict[str, Any]) -> 
                     key: value for key, value in defaults["train"].items() if value is not None
                 }
                 defaults["train"] = overrides
-            part[name] = without_overrides(defaults)
+            part[name] = profiles.without_overrides(defaults)
         if profile:
             same = {name for name in part if part[name] == profile[section].get(name)}
             part = {name: part[name] for name in part if name in stay or name not in same}
@@ -234,7 +219,7 @@ def fit_sections(raw: dict[str, Any], settings: Params, old: dict[str, Any]) -> 
 
 def of_profile(profile: str, preset: str, hardware: str, old: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a profile, with the tasks that the old settings define."""
-    raw = resolve(profile, preset, hardware)
+    raw = profiles.resolve(profile, preset, hardware)
     raw["data"] |= own_tasks(old)
     return raw
 
@@ -254,18 +239,17 @@ def params(
 
     Args:
         profile: the profile to start from; None starts from the settings in `path`.
-        changes: `key=value` pairs to apply.
         is_run: a run writes the file: refuse settings that name missing files, or a start that does
             not fit.
     """
     if path.is_dir():
         raise DopsdError(f"--params {path}: is a folder; name a file", code=Code.NO_SETTINGS_FILE)
     old = read_yaml(path) if path.is_file() else {}
-    if profile is None and (preset, hardware) != (PRESET, HARDWARE):
-        raise DopsdError(NEEDS_PROFILE, code=Code.PROFILE)
+    if profile is None and (preset, hardware) != (profiles.PRESET, profiles.HARDWARE):
+        raise DopsdError(profiles.NEEDS_PROFILE, code=Code.PROFILE)
     if profile is None and not old:
         raise DopsdError(
-            f"{path}: no such file; name a --profile: {listed()}",
+            f"{path}: no such file; name a --profile: {profiles.listed()}",
             code=Code.NO_SETTINGS_FILE,
         )
     start = old if profile is None else of_profile(profile, preset, hardware, old)

@@ -25,11 +25,7 @@ def proxies() -> list[str]:
 
 
 def bypass_proxies(*hosts: str) -> None:
-    """Keep requests to this machine out of proxies, here and in processes that this one starts.
-
-    Args:
-        hosts: More hosts that no proxy may stand before.
-    """
+    """Keep requests to this machine out of proxies, here and in processes that this one starts."""
     named = ",".join(os.environ.get(name, "") for name in NO_PROXY).replace(" ", "").split(",")
     if proxies():
         names = dict.fromkeys(filter(None, (*named, *LOOPBACK, *hosts)))

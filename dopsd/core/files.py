@@ -99,11 +99,7 @@ def own_name(path: Path) -> Path:
 
 
 def read_json(path: Path, made_by: str) -> dict[str, Any]:
-    """Read the result of an earlier stage.
-
-    Args:
-        made_by: the command that writes the file, for the message when it is missing.
-    """
+    """Read the result of an earlier stage."""
     if not path.is_file():
         raise DopsdError(
             f"{path}: no such file; run `{made_by}` for this task, method and seed first",

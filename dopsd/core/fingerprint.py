@@ -70,12 +70,7 @@ def folder_of(package: str) -> Path:
 
 
 def fingerprint(sections: dict[str, Any], files: Sequence[Path], *packages: str) -> str:
-    """Return 16 hex digits that identify a piece of work by its settings, data and code.
-
-    Args:
-        sections: settings that decide the result, as JSON values.
-        *packages: dotted names of the packages whose recipe numbers count.
-    """
+    """Return 16 hex digits that identify a piece of work by its settings, data and code."""
     missing = [path for path in files if not path.is_file()]
     if missing:
         raise DopsdError(

@@ -70,7 +70,6 @@ class Interrupts:
         """Return the error that ends the command, with exit status 128 + the signal's number.
 
         Args:
-            scratch: folder in which training saved its state.
             update: number of the last saved update; 0 if none was finished.
         """
         number = self.number or signal.SIGTERM  # another process of the run caught the signal

@@ -64,11 +64,7 @@ def drawing_colours(methods: Registry, shown: Iterable[str]) -> dict[str, str]:
 
 
 def colour_of(position: int) -> str:
-    """Return the colour of a method, as #rrggbb; those beyond PALETTE have other hues.
-
-    Args:
-        position: `Registry.position` of the method.
-    """
+    """Return the colour of a method, as #rrggbb; those beyond PALETTE have other hues."""
     if position < len(PALETTE):
         return PALETTE[position]
     beyond = position - len(PALETTE)

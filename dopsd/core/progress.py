@@ -142,11 +142,7 @@ class Progress:
         self._write()
 
     def step(self, units: int = 1, note: str = "") -> None:
-        """Add finished units and show the new state.
-
-        Args:
-            note: a short text of figures, shown at the end of the line.
-        """
+        """Add finished units and show the new state."""
         self.done += units
         self.steps += units > 0
         if not is_main_rank():

@@ -24,22 +24,14 @@ class Registry:
 
     An entry point `my_algorithm = "my_package.my_algorithm"` in the group `package` names a package
     with the same files as a folder.
-
-    Attributes:
-        package: the dotted name of the package, which is also the group of the entry points.
-        kind: the singular noun for messages, such as "task".
-        base: base class of the settings in a folder's config.py.
-        marker: name of the module that makes a folder a member.
-        shared: folders that are no members, because members share them.
-        rooms: folders whose own folders are members, named `<room>_<folder>`.
     """
 
-    package: str
-    kind: str
-    base: type[Section] = Section
-    marker: str = "config"
-    shared: tuple[str, ...] = ("common",)
-    rooms: tuple[str, ...] = ()
+    package: str  # the dotted name of the package, which is also the group of the entry points
+    kind: str  # the singular noun for messages, such as "task"
+    base: type[Section] = Section  # base class of the settings in a folder's config.py
+    marker: str = "config"  # name of the module that makes a folder a member
+    shared: tuple[str, ...] = ("common",)  # folders that are no members, because members share them
+    rooms: tuple[str, ...] = ()  # folders whose own folders are members, named `<room>_<folder>`
 
     @cached_property
     def packages(self) -> dict[str, str]:
@@ -173,7 +165,6 @@ class Registry:
 
         Args:
             factory: module and function, such as `algorithm.build`.
-            protocol: the protocol whose members the result must have.
             **arguments: arguments of the factory, passed by position in this order.
         """
         file, _, member = factory.partition(".")

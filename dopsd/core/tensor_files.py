@@ -18,9 +18,6 @@ def save_tensors(
 ) -> None:
     """Write tensors to a safetensors file.
 
-    Args:
-        tensors: the tensors by name, on any device.
-
     Raises:
         OSError: if writing fails; errno is ENOSPC for a full disk, else EIO.
     """
@@ -62,11 +59,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def fsync_rename(source: Path, target: Path) -> None:
-    """Flush a file or folder to disk, then rename it.
-
-    Args:
-        target: its final name, in a folder of the same file system.
-    """
+    """Flush a file or folder to disk, then rename it."""
     for path in [source, *source.rglob("*")] if source.is_dir() else [source]:
         handle = os.open(path, os.O_RDONLY)
         os.fsync(handle)

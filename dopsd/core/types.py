@@ -19,21 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """One item of a task.
+    """One item of a task."""
 
-    Attributes:
-        id: unique within a split.
-        prompt: what is asked.
-        answer: the gold answer.
-        reference: a worked solution, where the task has one.
-        extra: values of the task's own, as JSON.
-    """
-
-    id: str
-    prompt: str
-    answer: str
-    reference: str | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
+    id: str  # unique within a split
+    prompt: str  # what is asked
+    answer: str  # the gold answer
+    reference: str | None = None  # a worked solution, where the task has one
+    extra: dict[str, Any] = field(default_factory=dict)  # values of the task's own, as JSON
 
 
 def plain(item: object) -> dict[str, Any]:
@@ -84,75 +76,47 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Score:
-    """The result of a verifier.
+    """The result of a verifier."""
 
-    Attributes:
-        answer: the extracted answer, or None.
-        score: in [0, 1].
-        correct: whether the score is full.
-        figures: shares reported in addition to the accuracy: the scores by both rules, and those
-            that the task adds.
-    """
-
-    answer: str | None
-    score: float
-    correct: bool
+    answer: str | None  # the extracted answer, or None
+    score: float  # in [0, 1]
+    correct: bool  # whether the score is full
+    # shares reported in addition to the accuracy: the scores by both rules, and those that the task
+    # adds
     figures: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of an answer that is a grid.
+    """One cell of an answer that is a grid."""
 
-    Attributes:
-        start: offset of the cell's text in the answer's text.
-        end: offset of its end.
-        is_given: whether the problem states it.
-        is_right: whether it is as in the gold answer.
-    """
-
-    start: int
-    end: int
-    is_given: bool
-    is_right: bool
+    start: int  # offset of the cell's text in the answer's text
+    end: int  # offset of its end
+    is_given: bool  # whether the problem states it
+    is_right: bool  # whether it is as in the gold answer
 
 
 @dataclass(frozen=True)
 class EvalReport:
-    """Accuracy of one adapter on one split under one protocol.
+    """Accuracy of one adapter on one split under one protocol."""
 
-    Attributes:
-        task: name of the task.
-        split: name of the split.
-        protocol: settings of the decoding.
-        accuracy: mean score of first attempts, in [0, 1].
-        interval: 95% interval of `accuracy`.
-        n: number of problems.
-        whole: share of first attempts with a full score.
-        figures: shares that the verifier reports in addition to the score.
-        attempts: attempts per problem.
-        pass_at_k: mean score of the best of `attempts` attempts.
-        pass_at_k_interval: 95% interval of `pass_at_k`.
-        per_problem: score of the first attempt, by problem id.
-        steps: mean denoising steps of a first attempt; fewer than the protocol's where answers end
-            early (`stop_after_eos`) or tokens commit together (`threshold`).
-        measured_on: what computed the answers (`dopsd.models.backends`); several entries if
-            they were computed on several devices or with several versions.
-    """
-
-    task: str
-    split: str
-    protocol: dict[str, Any]
-    accuracy: float
-    interval: tuple[float, float]
-    n: int
-    whole: float
-    figures: dict[str, float]
-    attempts: int
-    pass_at_k: float
-    pass_at_k_interval: tuple[float, float]
-    per_problem: dict[str, float]
+    task: str  # name of the task
+    split: str  # name of the split
+    protocol: dict[str, Any]  # settings of the decoding
+    accuracy: float  # mean score of first attempts, in [0, 1]
+    interval: tuple[float, float]  # 95% interval of `accuracy`
+    n: int  # number of problems
+    whole: float  # share of first attempts with a full score
+    figures: dict[str, float]  # shares that the verifier reports in addition to the score
+    attempts: int  # attempts per problem
+    pass_at_k: float  # mean score of the best of `attempts` attempts
+    pass_at_k_interval: tuple[float, float]  # 95% interval of `pass_at_k`
+    per_problem: dict[str, float]  # score of the first attempt, by problem id
+    # mean denoising steps of a first attempt; fewer than the protocol's where answers end early
+    # (`stop_after_eos`) or tokens commit together (`threshold`)
     steps: float
+    # what computed the answers (`dopsd.models.backends`); several entries if they were computed on
+    # several devices or with several versions
     measured_on: list[dict[str, Any]] = field(default_factory=list)
 
 

@@ -76,16 +76,8 @@ def launch(settings: Launching, words: Sequence[str]) -> int:
     The first signal to this process goes to all of them; they have SAVING seconds to save. Later
     signals change nothing.
 
-    Args:
-        settings: section `launch`.
-        words: arguments of the command line after `dopsd`.
-
     Returns:
         The exit status of the first process that failed, else 0.
-
-    Raises:
-        DopsdError: if there are fewer GPUs than processes, torch is too old to wait while they
-            save, or nodes cannot be reached.
     """
     processes, nodes = settings.processes, of_environment()
     check_gpus(processes)

@@ -53,28 +53,16 @@ def gpus() -> list[str]:
 
 @dataclass(frozen=True)
 class Nodes:
-    """All nodes of a stage, as one of them sees them.
+    """All nodes of a stage, as one of them sees them."""
 
-    Attributes:
-        count: number of nodes.
-        index: number of this node, from 0.
-        endpoint: HOST:PORT of the first node, where all meet.
-        backend: how this node starts the others; None: they are started elsewhere.
-        hosts: names of the nodes for `ssh`, the first one included.
-    """
-
-    count: int
-    index: int
-    endpoint: str
-    backend: str | None
-    hosts: tuple[str, ...] = ()
+    count: int  # number of nodes
+    index: int  # number of this node, from 0
+    endpoint: str  # HOST:PORT of the first node, where all meet
+    backend: str | None  # how this node starts the others; None: they are started elsewhere
+    hosts: tuple[str, ...] = ()  # names of the nodes for `ssh`, the first one included
 
     def start_others(self, words: Sequence[str]) -> list[subprocess.Popen[bytes]]:
-        """Start `dopsd <words>` on the other nodes; return what to wait for.
-
-        Args:
-            words: arguments of the command line after `dopsd`.
-        """
+        """Start `dopsd <words>` on the other nodes; return what to wait for."""
         command = [sys.executable, "-I", str(OTHER_NODE), *words]
         if self.backend == "local":
             commands = [command] * (self.count - 1)
@@ -106,11 +94,7 @@ class Nodes:
 
 
 def of_environment() -> Nodes | None:
-    """Return the nodes that `dopsd launch` chose; None: this machine alone.
-
-    Raises:
-        DopsdError: if a host does not let this one in, or has not this folder.
-    """
+    """Return the nodes that `dopsd launch` chose; None: this machine alone."""
     count = int(os.environ.get(COUNT, "1"))
     if count == 1:
         return None
@@ -162,7 +146,6 @@ def end_others(others: list[subprocess.Popen[bytes]], status: int, saving: float
     """Wait for the other nodes and return the first status that is not 0.
 
     Args:
-        others: what `start_others` returned.
         saving: seconds that they have to save if this node failed.
     """
     if status == 0:
@@ -189,14 +172,7 @@ def _wait(processes: list[subprocess.Popen[bytes]], seconds: float) -> None:
 def meeting(
     nodes: Nodes, others: Sequence[subprocess.Popen[bytes]], timeout: int
 ) -> Iterator[None]:
-    """Wait until all nodes have met, and keep the port of the first open inside.
-
-    Args:
-        others: what `start_others` returned.
-
-    Raises:
-        DopsdError: if another node ends, or the time does.
-    """
+    """Wait until all nodes have met, and keep the port of the first open inside."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     host, _, port = nodes.endpoint.rpartition(":")

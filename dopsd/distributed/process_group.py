@@ -31,15 +31,10 @@ T = TypeVar("T")
 
 
 class ProcessGroup(Protocol):
-    """Processes that hold the same weights, so that any of them can sample for another.
+    """Processes that hold the same weights, so that any of them can sample for another."""
 
-    Attributes:
-        rank: number of this process, from 0.
-        size: number of processes.
-    """
-
-    rank: int
-    size: int
+    rank: int  # number of this process, from 0
+    size: int  # number of processes
 
     def all_gather_object(self, items: list[Any], is_done: bool = False) -> list[Any]:
         """Return the lists of all processes as one, in order of rank; all processes must call.

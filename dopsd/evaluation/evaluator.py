@@ -217,8 +217,6 @@ def report(
     Intervals are 95%: Wilson for 0/1 scores, bootstrap over problems for partial scores.
 
     Args:
-        prompt_set: the task, the split and its problems.
-        scores: the scores of all attempts by problem id.
         steps: mean denoising steps of a first attempt.
         attempts: k of pass@k.
     """
@@ -267,10 +265,6 @@ def drawn_answers(
 
     The problems are drawn by a key of their ids, so nobody chooses them, and every run of a task
     shows the same ones. An answer that is no longer on disk is left out.
-
-    Args:
-        evaluator: the evaluator, which has evaluated both.
-        adapter: the checkpoint folder of the trained model.
     """
     problems = sorted(evaluator.problems, key=lambda problem: key_from("answers", problem.id))
     sides = {

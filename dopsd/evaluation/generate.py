@@ -110,15 +110,7 @@ class Answering:
         return [problem for problem in self.prompt_set.problems if problem.id not in lines]
 
     def complete(self, policy: LlmPolicy, progress: Progress) -> dict[str, list[Answer]]:
-        """Generate the missing answers of this rank's share, then wait for the other ranks.
-
-        Args:
-            policy: the model with the adapter in place.
-            progress: the progress line, which counts problems.
-
-        Returns:
-            All answers by problem, attempts in order.
-        """
+        """Generate the missing answers of this rank's share, then wait for the other ranks."""
         self.folder.mkdir(parents=True, exist_ok=True)
         missing = {problem.id for problem in self.missing()}
         progress.step(len(self.prompt_set.problems) - len(missing))

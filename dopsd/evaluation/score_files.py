@@ -188,11 +188,7 @@ class Generation:
 
 
 def read_generations(path: Path, task: Task) -> list[Generation]:
-    """Read all generations of a file.
-
-    Args:
-        task: the task that turns questions into problems.
-    """
+    """Read all generations of a file."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

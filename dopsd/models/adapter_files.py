@@ -52,11 +52,7 @@ def identity(folder: Path) -> Path:
 
 
 def checkpoint_names(folder: Path) -> list[str]:
-    """Return the names of all files that make a checkpoint: config first, then weights.
-
-    Raises:
-        DopsdError: if it has all weights, and the index lacks a shard's digest.
-    """
+    """Return the names of all files that make a checkpoint: config first, then weights."""
     if has_all_weights(folder):
         return [MODEL_CONFIG, INDEX, *sorted(shard_digests(folder))]
     return [ADAPTER_CONFIG, ADAPTER]
@@ -79,33 +75,21 @@ def shard_digests(folder: Path) -> dict[str, str]:
 
 
 def read_adapter(folder: Path) -> dict[str, Tensor]:
-    """Read the adapter weights of a published or scratch checkpoint, by peft's names.
-
-    Raises:
-        DopsdError: if the file is missing, or does not match its digest.
-    """
+    """Read the adapter weights of a published or scratch checkpoint, by peft's names."""
     path = _file_of(folder, ADAPTER)
     check_sealed(folder, ADAPTER)
     return load_tensors(path)
 
 
 def check_shards(folder: Path) -> None:
-    """Refuse a checkpoint of all weights whose files do not match their digests.
-
-    Raises:
-        DopsdError: if a file is missing or damaged.
-    """
+    """Refuse a checkpoint of all weights whose files do not match their digests."""
     check_sealed(folder, INDEX)
     for name, digest in shard_digests(folder).items():
         require_digest(folder / name, digest)
 
 
 def check_sealed(folder: Path, name: str) -> None:
-    """Refuse a file that does not match its digest in a folder with digests.
-
-    Raises:
-        DopsdError: if it does not match.
-    """
+    """Refuse a file that does not match its digest in a folder with digests."""
     if (folder / DIGESTS).is_file():
         require_digest(folder / name, read_digests(folder).get(name))
 
@@ -163,12 +147,7 @@ def _file_of(folder: Path, name: str) -> Path:
 
 
 def lora_of(folder: Path) -> AdapterConfig:
-    """Return the LoRA settings with which a checkpoint was trained, from peft's file.
-
-    Raises:
-        DopsdError: if the file is missing or damaged, describes anything but plain LoRA, or has
-            another rank than the weights.
-    """
+    """Return the LoRA settings with which a checkpoint was trained, from peft's file."""
     from pydantic import ValidationError
 
     from dopsd.models.config import AdapterConfig
@@ -210,11 +189,7 @@ def _note_base(folder: Path, name: str) -> None:
 
 
 def shape_of(folder: Path) -> AdapterConfig | None:
-    """Return the LoRA settings of a checkpoint; None if it holds all weights.
-
-    Raises:
-        DopsdError: if the checkpoint is damaged, or neither plain LoRA nor written by dopsd.
-    """
+    """Return the LoRA settings of a checkpoint; None if it holds all weights."""
     if not has_all_weights(folder):
         return lora_of(folder)
     shard_digests(folder)
@@ -227,7 +202,6 @@ def check_shape(folder: Path, r: int, alpha: float, targets: list[str]) -> None:
     Args:
         folder: the checkpoint of the adapter; only its config and headers are read.
         alpha: as in `AdapterConfig`.
-        targets: names of the layers, in any order.
     """
     saved = lora_of(folder)
     wanted = {"r": r, "alpha": alpha, "targets": sorted(targets)}

@@ -131,11 +131,7 @@ OPTIONAL = {
 
 
 def measured_on(model: ModelConfig, batch_size: int, device: torch.device) -> dict[str, Any]:
-    """Return the record of a score.
-
-    Args:
-        model: how the base is computed: dtype, attention kernel and all else that rounds.
-    """
+    """Return the record of a score."""
     left_out = {"path", "prompt_style"}
     left_out |= {name for name in ("block_size", "block_alignment") if vars(model)[name] is None}
     settings = resolved(model).model_dump(exclude=left_out)

@@ -39,15 +39,7 @@ Shapes = dict[str, tuple[int, ...]]  # shapes of tensors by name
 
 
 def check_folder(folder: Path, config: DenoiserConfig) -> None:
-    """Compare the headers of the weight files with the tensors that the config needs.
-
-    Args:
-        config: its config; only headers of files are read.
-
-    Raises:
-        DopsdError: with a line for each kind of fault of each file: tensors that are missing,
-            unknown, of another shape or no floating-point numbers.
-    """
+    """Compare the headers of the weight files with the tensors that the config needs."""
     expected, repeated = expected_shapes(config), config.repeated_tensors()
     found: Shapes = {}
     faults: list[str] = []
@@ -120,21 +112,13 @@ def weight_files(folder: Path) -> Mapping[Path, set[str] | None]:
 
 
 def header(path: Path) -> Shapes:
-    """Return names and shapes of the tensors in a safetensors file, without loading them.
-
-    Raises:
-        DopsdError: if the file is damaged.
-    """
+    """Return names and shapes of the tensors in a safetensors file, without loading them."""
     with _opened(path) as file:
         return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
 
 def header_dtypes(path: Path) -> dict[str, str]:
-    """Return the dtypes of the tensors in a safetensors file, by safetensors' names.
-
-    Raises:
-        DopsdError: if the file is damaged.
-    """
+    """Return the dtypes of the tensors in a safetensors file, by safetensors' names."""
     with _opened(path) as file:
         return {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
 
@@ -158,11 +142,7 @@ def file_of(folder: Path) -> dict[str, Path]:
 
 
 def read_tensor(path: Path, name: str) -> Tensor:
-    """Read one tensor of a weight file, which is open only for that time.
-
-    Raises:
-        DopsdError: if the file is damaged.
-    """
+    """Read one tensor of a weight file, which is open only for that time."""
     with _opened(path) as file:
         tensor: Tensor = file.get_tensor(name)
     return tensor
@@ -175,11 +155,7 @@ def file_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def check_repeated(folder: Path, config: DenoiserConfig) -> None:
-    """Refuse files whose second copy of tied weights differs from the first.
-
-    Raises:
-        DopsdError: if it does.
-    """
+    """Refuse files whose second copy of tied weights differs from the first."""
     files = file_of(folder)
     for name, first in config.repeated_tensors().items():
         if name in files:
@@ -208,12 +184,6 @@ def check_finite(tensors: Iterable[tuple[str, Tensor]], folder: Path) -> None:
     """Refuse weights with infinities or NaN.
 
     The minimum and maximum of each tensor are enough, and need no copy.
-
-    Args:
-        folder: the checkpoint, for messages.
-
-    Raises:
-        DopsdError: if a tensor is not finite.
     """
     nonfinite = {name for name, t in tensors if t.is_floating_point() and not _is_finite(t)}
     _refuse(folder, "not finite (NaN or infinite)", nonfinite)
@@ -286,7 +256,6 @@ def save_whole(model: Denoiser, weights: Mapping[str, Tensor], folder: Path) -> 
     """Write a checkpoint of all weights.
 
     Args:
-        model: the model, whose config is written.
         weights: its tensors by name, on any device.
 
     Raises:
@@ -308,11 +277,7 @@ def file_values(model: Denoiser, folder: Path) -> Iterator[tuple[str, Tensor]]:
     """Yield every tensor of a folder's weights, which fit the model and are finite.
 
     Args:
-        model: the model that is to take them.
         folder: a checkpoint of all weights, or a base.
-
-    Raises:
-        DopsdError: if tensors are missing, unknown, of another shape or not finite.
     """
     check_folder(folder, model.config)
     repeated = model.config.repeated_tensors()

@@ -192,13 +192,9 @@ def load_policy(
     """Load weights and tokenizer from `model.path`, in eval mode.
 
     Args:
-        model: the base and how it is computed.
         lora: shape of a fresh adapter; None: no adapter.
         device: where to compute; None: take_device().
         shard: split the base over the processes that were started together.
-
-    Raises:
-        DopsdError: if the checkpoint is missing, damaged or does not fit this machine.
     """
     target_device = device or take_device()
     base = load_base(model, target_device, on_host=shard)
@@ -212,9 +208,6 @@ def load_policy(
 
 def shard_base(model: Denoiser, device: torch.device) -> LockstepForwards:
     """Shard the frozen weights of each block over the processes.
-
-    Args:
-        device: where its shard, and all that is not sharded, goes.
 
     Returns:
         The forwards that all processes must make together.

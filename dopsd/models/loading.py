@@ -70,11 +70,7 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
     The folder is checked before loading, the weights after.
 
     Args:
-        model: the base and how it is computed.
         on_host: keep the weights in main memory, to be sharded onto the device later.
-
-    Raises:
-        DopsdError: if the checkpoint is missing or damaged, or this machine cannot compute it.
     """
     folder = Path(model.path)
     require_base(folder)
@@ -117,12 +113,6 @@ def read_weights(model: ModelConfig, device: torch.device, on_host: bool) -> Den
     """Load the weights onto the device, one tensor at a time.
 
     On a GPU, main memory never holds a second copy.
-
-    Args:
-        model: the base and how it is computed.
-
-    Raises:
-        DopsdError: if the files do not match config.json.
     """
     import torch
     from transformers import AutoModelForMaskedLM

@@ -57,11 +57,7 @@ def _blocks_name(model: Denoiser) -> str:
 
 
 def attach(model: Denoiser, lora: AdapterConfig, seed: int) -> PeftModel:
-    """Return a peft model with a fresh adapter; B = 0, so that it starts as the base.
-
-    Args:
-        seed: seed of the initial values of A.
-    """
+    """Return a peft model with a fresh adapter; B = 0, so that it starts as the base."""
     names = block_modules(model)
     unknown = sorted(set(lora.targets) - set(names))
     if unknown:
@@ -151,12 +147,6 @@ def check_config(peft_model: PeftModel, folder: Path) -> None:
     """Refuse an adapter that was trained with another rank, scaling or list of targets.
 
     Its weights might load all the same, with another result.
-
-    Args:
-        peft_model: the model that is to take the adapter.
-
-    Raises:
-        DopsdError: if the settings differ.
     """
     config: Any = peft_model.peft_config["default"]  # a LoraConfig, as `attach` made it
     check_shape(folder, config.r, config.lora_alpha, target_names(config.target_modules))
@@ -176,7 +166,6 @@ def check_adapter(
     """Refuse weights that do not fit the adapter; the model may be on the meta device.
 
     Args:
-        tensors: the weights, by peft's names.
         source: where the weights come from, for messages.
     """
     expected = {name: list(tensor.shape) for name, tensor in _state(peft_model).items()}

@@ -20,16 +20,8 @@ from torch import Tensor, nn
 from transformers.core_model_loading import dot_natural_key
 
 from dopsd.core.errors import Code, DopsdError
+from dopsd.models import checkpoint_files
 from dopsd.models.adapter_files import check_shards, read_adapter, shape_of
-from dopsd.models.checkpoint_files import (
-    check_finite,
-    check_folder,
-    file_of,
-    read_tensor,
-    write_config,
-    write_index,
-    write_shards,
-)
 from dopsd.models.loading import build_model, require_base
 from dopsd.models.lora import PREFIX, attach, check_adapter, without_adapters
 from dopsd.models.registry import config_of
@@ -41,19 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class Rounding:
-    """Error of writing weights W plus their change D in a dtype, summed over the trained layers.
+    """Error of writing weights W plus their change D in a dtype, summed over the trained layers."""
 
-    Attributes:
-        squared_error: |round(W + D) - W - D|^2.
-        squared_change: |D|^2.
-        equal: Trained weights that did not change.
-        count: Trained weights.
-    """
-
-    squared_error: float = 0.0
-    squared_change: float = 0.0
-    equal: int = 0
-    count: int = 0
+    squared_error: float = 0.0  # |round(W + D) - W - D|^2
+    squared_change: float = 0.0  # |D|^2
+    equal: int = 0  # trained weights that did not change
+    count: int = 0  # trained weights
 
     def add(self, old: Tensor, change: Tensor, new: Tensor) -> None:
         """Count one layer; in float64, since the measurement itself must not round."""
@@ -79,20 +64,16 @@ class MergedModel:
     """A base with an adapter added into its weights, or with all of them replaced, by the tensor.
 
     Args:
-        model: the base, in any dtype, and its blocks of attention.
         adapter: folder of the checkpoint: an adapter, or all weights.
         dtype: precision of the parameters in the files.
-
-    Raises:
-        DopsdError: if base or checkpoint are damaged, or do not fit each other.
     """
 
     def __init__(self, model: ModelConfig, adapter: Path, dtype: torch.dtype) -> None:
         lora, base = shape_of(adapter), Path(model.path)
         require_base(base)
         config = config_of(model)
-        check_folder(base, config)
-        self.base, self.files, self.rounding = base, file_of(base), Rounding()
+        checkpoint_files.check_folder(base, config)
+        self.base, self.files, self.rounding = base, checkpoint_files.file_of(base), Rounding()
         self.tokenizer = load_tokenizer(base, config)
         suppress_tokens(self.tokenizer, config)  # refuses the tokenizer of another checkpoint
         with torch.device("meta"):  # names and shapes only
@@ -105,8 +86,8 @@ class MergedModel:
             check_adapter(adapted, self.changes, adapter)
         else:
             check_shards(adapter)
-            check_folder(adapter, config)
-            self.trained = file_of(adapter)
+            checkpoint_files.check_folder(adapter, config)
+            self.trained = checkpoint_files.file_of(adapter)
 
     def _shapes(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Return the tensors of the files, without values, in transformers' order.
@@ -126,17 +107,13 @@ class MergedModel:
         return sum(tensor.nbytes for tensor in self.shapes.values())
 
     def tensor(self, name: str) -> Tensor:
-        """Read a tensor of the base, add its change or take the trained one, and round.
-
-        Raises:
-            DopsdError: if a tensor is not finite.
-        """
-        weight = read_tensor(self.files[name], name)
-        check_finite([(name, weight)], self.base)
+        """Read a tensor of the base, add its change or take the trained one, and round."""
+        weight = checkpoint_files.read_tensor(self.files[name], name)
+        checkpoint_files.check_finite([(name, weight)], self.base)
         layer, dtype, old = name.removesuffix(".weight"), self.shapes[name].dtype, weight.float()
         if self.trained:
-            trained = read_tensor(self.trained[name], name)
-            check_finite([(name, trained)], self.trained[name].parent)
+            trained = checkpoint_files.read_tensor(self.trained[name], name)
+            checkpoint_files.check_finite([(name, trained)], self.trained[name].parent)
             new, change = trained.to(dtype), trained.float() - old
         elif layer in self.scalings:
             down, up = (self.changes[f"{PREFIX}{layer}.lora_{which}.weight"] for which in "AB")
@@ -159,10 +136,10 @@ class MergedModel:
         Raises:
             OSError: if the disk is full or a file cannot be written.
         """
-        plan = write_shards(self.shapes, self.tensor, folder, shard)
+        plan = checkpoint_files.write_shards(self.shapes, self.tensor, folder, shard)
         if plan.is_sharded:
-            write_index(plan, folder, total_parameters=self.count)
-        write_config(self.model, next(iter(self.shapes.values())).dtype, folder)
+            checkpoint_files.write_index(plan, folder, total_parameters=self.count)
+        checkpoint_files.write_config(self.model, next(iter(self.shapes.values())).dtype, folder)
         self.tokenizer.save_pretrained(folder)
         if self.model.can_generate():
             self.model.generation_config.save_pretrained(folder)

@@ -26,18 +26,12 @@ class Forward(Protocol):
 
     Whatever the architecture, position i of `hidden` predicts token i: an output shift is undone
     below this protocol.
-
-    Attributes:
-        mask_id: id of the mask.
-        eos_id: id that ends a text, and fills padding.
-        vocabulary: V, entries of the head.
-        max_length: tokens of prompt and completion that the model was trained for.
     """
 
-    mask_id: int
-    eos_id: int
-    vocabulary: int
-    max_length: int
+    mask_id: int  # id of the mask
+    eos_id: int  # id that ends a text, and fills padding
+    vocabulary: int  # V, entries of the head
+    max_length: int  # tokens of prompt and completion that the model was trained for
 
     @property
     def attention_pattern(self) -> Attention:
@@ -146,13 +140,9 @@ class Teachers(Protocol):
 
 
 class Text(Protocol):
-    """Conversion between chats, texts and token ids.
+    """Conversion between chats, texts and token ids."""
 
-    Attributes:
-        end_of_turn: text of the token that ends a turn; or empty.
-    """
-
-    end_of_turn: str
+    end_of_turn: str  # text of the token that ends a turn; or empty
 
     def encode(self, messages: list[dict[str, str]], prefill: str = "") -> Tensor:
         """Return the token ids [P] of a chat, up to where the answer begins.
@@ -180,18 +170,12 @@ class Text(Protocol):
 
 
 class Policy(Forward, Teachers, Protocol):
-    """The model that an algorithm trains: forward, teacher, text, and the processes of the run.
+    """The model that an algorithm trains: forward, teacher, text, and the processes of the run."""
 
-    Attributes:
-        text: conversion between chats, texts and token ids.
-        process_group: the processes that hold the same weights.
-        rows_that_fit: sequences that fit into memory at once, by the length of their completion.
-        forwards: what a forward waits for.
-    """
-
-    text: Text
-    forwards: UnevenForwards
-    process_group: ProcessGroup
+    text: Text  # conversion between chats, texts and token ids
+    forwards: UnevenForwards  # what a forward waits for
+    process_group: ProcessGroup  # the processes that hold the same weights
+    # sequences that fit into memory at once, by the length of their completion
     rows_that_fit: dict[int, int]
 
     @property

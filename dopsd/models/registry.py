@@ -40,9 +40,6 @@ def folder_name(model_type: str) -> str:
 def architecture_of(folder: Path) -> str | None:
     """Return the architecture of a checkpoint, by the name of its folder in dopsd/models.
 
-    Args:
-        folder: the checkpoint, whose config.json names its model_type and its class.
-
     Returns:
         The name; None if config.json names no model_type.
     """
@@ -88,12 +85,7 @@ def registering_module(config: DenoiserConfig) -> str:
 
 
 def require_members(name: str, made: object, base: type) -> None:
-    """Refuse a config or a model of an architecture that does not fit its base class.
-
-    Args:
-        name: the architecture, for messages.
-        base: the class of denoiser.py that it must derive from.
-    """
+    """Refuse a config or a model of an architecture that does not fit its base class."""
     kind = type(made)
     missing = abstract_members(kind) if isinstance(made, base) else [f"base class {base.__name__}"]
     if missing:
@@ -164,30 +156,20 @@ def config_of(model: ModelConfig) -> DenoiserConfig:
 
 
 class Published(NamedTuple):
-    """A published checkpoint, or one that a script of this project makes.
+    """A published checkpoint, or one that a script of this project makes."""
 
-    Attributes:
-        name: its name on the Hugging Face hub; the name of its folder if it is not published.
-        architecture: folder of dopsd/models, or a plug-in.
-        parameters: number of weights; None: not known.
-        gigabytes: of its weights in bfloat16; None: not known.
-        licence: of the weights, or why it is not known.
-        settings: settings that it needs, as `dopsd params --set` takes them.
-        shape: fields of its config.json that decide its size; None: not known.
-        class_name: the class that its config.json names, if the model_type there may be another.
-        made_by: the script that makes it, if it is not published; or empty.
-        blocks: where its training, and its sampler if that differs, count blocks of attention from.
-    """
-
-    name: str
-    architecture: str
-    parameters: float | None
-    gigabytes: float | None
-    licence: str
-    settings: str = ""
+    name: str  # its name on the Hugging Face hub; the name of its folder if it is not published
+    architecture: str  # folder of dopsd/models, or a plug-in
+    parameters: float | None  # number of weights; None: not known
+    gigabytes: float | None  # of its weights in bfloat16; None: not known
+    licence: str  # of the weights, or why it is not known
+    settings: str = ""  # settings that it needs, as `dopsd params --set` takes them
+    # fields of its config.json that decide its size; None: not known
     shape: dict[str, Any] | None = None
+    # the class that its config.json names, if the model_type there may be another
     class_name: str = ""
-    made_by: str = ""
+    made_by: str = ""  # the script that makes it, if it is not published; or empty
+    # where its training, and its sampler if that differs, count blocks of attention from
     blocks: str = ""
 
     @property
@@ -201,26 +183,17 @@ class Published(NamedTuple):
 
 
 class Traits(NamedTuple):
-    """What an architecture computes: `computes` of its checkpoints.yaml, or what its class says.
+    """What an architecture computes: `computes` of its checkpoints.yaml, or what its class says."""
 
-    Attributes:
-        attention_patterns: as in DenoiserConfig.
-        output_shift: as there; None: the files of its checkpoints say it.
-        has_fused_kernels: as there.
-    """
-
-    attention_patterns: Sequence[Attention] = ("bidirectional",)
-    output_shift: int | None = 0
-    has_fused_kernels: bool = False
+    attention_patterns: Sequence[Attention] = ("bidirectional",)  # as in DenoiserConfig
+    output_shift: int | None = 0  # as there; None: the files of its checkpoints say it
+    has_fused_kernels: bool = False  # as there
 
 
 def traits(name: str) -> Traits:
     """Return what an architecture computes.
 
     Only one whose checkpoints.yaml does not say it is imported, which takes seconds.
-
-    Raises:
-        DopsdError: if the checkpoints.yaml of a plug-in is not one, or its import fails.
     """
     return _file(name)[0] or computed_by(config_class(name))
 
@@ -248,11 +221,7 @@ def by_class() -> dict[str, str]:
 
 
 def published() -> list[Published]:
-    """Return all checkpoints that are known, smallest first.
-
-    Raises:
-        DopsdError: if the checkpoints.yaml of a plug-in is not one.
-    """
+    """Return all checkpoints that are known, smallest first."""
     found = [row for name in ARCHITECTURES.names for row in _file(name)[1]]
     return sorted(found, key=lambda row: (row.parameters or float("inf"), row.name))
 

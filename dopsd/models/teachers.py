@@ -13,16 +13,9 @@ from torch import Tensor
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.tensor_files import save_tensors
+from dopsd.models import lora
 from dopsd.models.adapter_files import ADAPTER, check_shards, has_all_weights, read_adapter
 from dopsd.models.checkpoint_files import file_values, save_whole, whole_tensors
-from dopsd.models.lora import (
-    adapter_tensors,
-    check_config,
-    load_adapter,
-    require_adapter,
-    save_config,
-    without_adapters,
-)
 from dopsd.models.merged_files import merged_weights
 
 if TYPE_CHECKING:
@@ -64,16 +57,11 @@ class WeightContexts:
         self.start = {name: p.detach().clone() for name, p in self._computing().items()}
 
     def load(self, folder: Path) -> None:
-        """Load a checkpoint's adapter in place of the present one, or its weights, all of them.
-
-        Raises:
-            DopsdError: if it is of the other kind, was trained with another rank, scaling or list
-                of targets or on another base, or is damaged.
-        """
+        """Load a checkpoint's adapter in place of the present one, or its weights, all of them."""
         if not has_all_weights(folder):
-            adapted = require_adapter(self.adapted, folder)
-            check_config(adapted, folder)
-            return load_adapter(adapted, read_adapter(folder), folder)
+            adapted = lora.require_adapter(self.adapted, folder)
+            lora.check_config(adapted, folder)
+            return lora.load_adapter(adapted, read_adapter(folder), folder)
         if self.adapted:
             raise DopsdError(
                 f"{folder}: a checkpoint of all weights, and the model has an adapter; set"
@@ -85,11 +73,7 @@ class WeightContexts:
 
     @torch.no_grad()
     def load_all(self, folder: Path) -> None:
-        """Replace all weights by those of a folder: a base, or a checkpoint of all weights.
-
-        Raises:
-            DopsdError: if they do not fit the model, or are damaged.
-        """
+        """Replace all weights by those of a folder: a base, or a checkpoint of all weights."""
         own = self.all_weights()
         for name, tensor in file_values(self.core, folder):
             own[name].copy_(tensor)
@@ -103,8 +87,8 @@ class WeightContexts:
         """
         if self.adapted is None:
             return save_whole(self.core, self.all_weights(), folder)
-        save_tensors(adapter_tensors(self.adapted), folder / ADAPTER)
-        save_config(self.adapted, folder)
+        save_tensors(lora.adapter_tensors(self.adapted), folder / ADAPTER)
+        lora.save_config(self.adapted, folder)
 
     def all_weights(self) -> dict[str, Tensor]:
         """Return all tensors of the model as its files hold them, in training precision."""
@@ -147,7 +131,7 @@ class WeightContexts:
                 " method's config must say needs_reference",
                 code=Code.PLUGIN,
             )
-        return without_adapters(self.adapted) if self.adapted else nullcontext()
+        return lora.without_adapters(self.adapted) if self.adapted else nullcontext()
 
     @contextmanager
     def teacher(self) -> Iterator[None]:
@@ -185,14 +169,7 @@ class WeightContexts:
     def use_teacher(
         self, kind: str, ema_decay: float, dropout: bool = False, attention: str = "base"
     ) -> None:
-        """Choose the teacher: base, live or ema with this decay per update.
-
-        Args:
-            kind: base, live or ema.
-            ema_decay: decay of the moving average per update.
-            dropout: keep dropout on in the live teacher.
-            attention: which tokens it sees, as `attending` says.
-        """
+        """Choose the teacher: base, live or ema with this decay per update."""
         config = self.core.config
         if attention == "causal" and (
             "output_shift" not in config.in_file

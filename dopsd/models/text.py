@@ -33,8 +33,6 @@ def prompt_text(
     The date in it is a fixed one.
 
     Args:
-        tokenizer: the checkpoint's tokenizer, with a chat template.
-        config: the checkpoint's config, with the options of its template.
         messages: the chat, as {role, content}.
         begins: whether the template's generation prompt follows the chat.
     """
@@ -55,7 +53,6 @@ class PlainTokens:
     The text of a special token in a message or a solution is tokenized as any other text.
 
     Args:
-        tokenizer: the checkpoint's tokenizer, with a chat template.
         config: the model's config, with the options of the template and with the mask, which a
             tokenizer may not flag as special.
     """
@@ -110,12 +107,7 @@ class PlainTokens:
 
 
 class ChatText:
-    """The Text of a policy; token ids are in main memory.
-
-    Args:
-        tokenizer: the checkpoint's tokenizer, with a chat template.
-        model: the model, whose end-of-sequence id counts.
-    """
+    """The Text of a policy; token ids are in main memory."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, model: Denoiser) -> None:
         self.tokenizer = tokenizer
@@ -127,10 +119,6 @@ class ChatText:
         """Return the token ids [P] of a chat, up to where the answer begins.
 
         The text of special tokens in messages stays text.
-
-        Args:
-            messages: the chat, as {role, content}.
-            prefill: text after the assistant's header, with which the answer begins.
         """
         return torch.tensor(self.plain.chat(messages, prefill), dtype=torch.long)
 
@@ -139,13 +127,7 @@ class ChatText:
         return torch.tensor(self.plain.text(text), dtype=torch.long)
 
     def decode(self, ids: Tensor, after_eos: bool = False, special: bool = True) -> str:
-        """Return the text before the first end-of-sequence token.
-
-        Args:
-            ids: [n].
-            after_eos: return the text of all tokens, as the published scorers read it.
-            special: write special tokens out; False: leave them out, as published rewards do.
-        """
+        """Return the text before the first end-of-sequence token."""
         row = ids.tolist()
         end = row.index(self.eos_id) if self.eos_id in row and not after_eos else len(row)
         if special:

@@ -40,10 +40,6 @@ def load_tokenizer(folder: Path, config: DenoiserConfig) -> PreTrainedTokenizerB
     Args:
         config: its config; if it names the text of the mask, a tokenizer without one gets it; if
             its texts end with the turn, it gets that token's id.
-
-    Raises:
-        DopsdError: if the files are missing or damaged, there is no template to use, or the mask
-            would get another id than the config's.
     """
     try:
         tokenizer = _read(folder, config)
@@ -160,9 +156,6 @@ def suppress_tokens(tokenizer: PreTrainedTokenizerBase, config: DenoiserConfig) 
 
     These are the mask, every special token but end of text, padding and end of turn, and rows of
     the embedding without a token.
-
-    Args:
-        config: the checkpoint's config, with mask_token_id, eos_token_id and embedding_size.
     """
     vocabulary, added = tokenizer.get_vocab(), tokenizer.added_tokens_decoder
     special = set(tokenizer.all_special_ids) | {i for i, token in added.items() if token.special}

@@ -54,9 +54,6 @@ def recipes() -> dict[str, Any]:
     """Return the number of each room, stage, task and algorithm that runs can use from here.
 
     Tasks and algorithms include plug-ins, and tasks that params.yaml defines.
-
-    Raises:
-        DopsdError: if a number is no whole number, or a plug-in cannot be imported.
     """
     root = folder_of("dopsd")
     own = own_tasks(read_yaml(PARAMS)) if PARAMS.is_file() else {}

@@ -30,55 +30,34 @@ OPEN, CLOSE, BOX = "<answer>", "</answer>", "\\boxed{"
 
 
 class TextSpan(NamedTuple):
-    """Offsets of an answer in a text.
+    """Offsets of an answer in a text."""
 
-    Attributes:
-        start: of the answer.
-        end: of its end.
-        closed: of the end of what closes it: `</answer>`, or the brace if no tag follows.
-    """
-
-    start: int
-    end: int
-    closed: int
+    start: int  # of the answer
+    end: int  # of its end
+    closed: int  # of the end of what closes it: `</answer>`, or the brace if no tag follows
 
 
 @dataclass(frozen=True)
 class AnswerSpan:
-    """The answer of a completion: tokens [start, end), which may hold a few characters more.
+    """The answer of a completion: tokens [start, end), which may hold a few characters more."""
 
-    Attributes:
-        start: first token.
-        end: token after the last one.
-        closed: token after those that close the answer.
-        answer: text of the answer.
-        before: characters of the first token before the answer; empty where the edges agree.
-        after: characters of the last token after the answer.
-    """
-
-    start: int
-    end: int
-    closed: int
-    answer: str
-    before: str = ""
-    after: str = ""
+    start: int  # first token
+    end: int  # token after the last one
+    closed: int  # token after those that close the answer
+    answer: str  # text of the answer
+    before: str = ""  # characters of the first token before the answer; empty where the edges agree
+    after: str = ""  # characters of the last token after the answer
 
 
 @dataclass(frozen=True)
 class FilledCompletion:
-    """A completion with another answer.
+    """A completion with another answer."""
 
-    Attributes:
-        ids: [G].
-        start: first token of the answer.
-        end: token after the answer.
-        closed: token after the last one that the answer changed or moved: `end` where the answer is
-            as long as the one before, else the end of the closing tag.
-    """
-
-    ids: Tensor
-    start: int
-    end: int
+    ids: Tensor  # [G]
+    start: int  # first token of the answer
+    end: int  # token after the answer
+    # token after the last one that the answer changed or moved: `end` where the answer is as long
+    # as the one before, else the end of the closing tag
     closed: int
 
 
@@ -202,9 +181,6 @@ def answer_hints(
     The place counts if the verifier calls the completion with the right answer right.
 
     Args:
-        policy: the model, with its text conversion.
-        task: the task, which knows the right answer, and verifies.
-        rollout: the completion, right or wrong.
         ratio: share of the answer's tokens that is shown, at least one; 0: none.
         after_eos: the text after the first end of text is scored, too.
 

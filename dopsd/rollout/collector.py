@@ -37,23 +37,14 @@ class RolloutGroup:
 
 @dataclass(frozen=True)
 class RolloutCollector:
-    """Sample and score rollouts of training problems.
+    """Sample and score rollouts of training problems."""
 
-    Attributes:
-        task: the task, which asks and scores.
-        sampling: lengths and steps of a rollout.
-        config: attempts, temperatures, and which attempts are kept.
-        prompt_style: compact or instructions.
-        seed: seed of the run.
-        top_k: likeliest tokens that are kept of each committed one's distribution; 0: none.
-    """
-
-    task: Task
-    sampling: SamplingConfig
-    config: CollectorConfig
-    prompt_style: str
-    seed: int
-    top_k: int = 0
+    task: Task  # the task, which asks and scores
+    sampling: SamplingConfig  # lengths and steps of a rollout
+    config: CollectorConfig  # attempts, temperatures, and which attempts are kept
+    prompt_style: str  # compact or instructions
+    seed: int  # seed of the run
+    top_k: int = 0  # likeliest tokens that are kept of each committed one's distribution; 0: none
 
     def sample(
         self, policy: Policy, problems: Sequence[Problem], collect: int, stops: bool
@@ -62,7 +53,6 @@ class RolloutCollector:
 
         Args:
             collect: number of the collect, part of every random key.
-            stops: stop attempts at a problem after the first correct one.
 
         Returns:
             One group per problem, in the order of `problems`.
@@ -130,7 +120,6 @@ class RolloutCollector:
         """Return counters and metrics of a collect, before a method drops any rollout.
 
         Args:
-            policy: the model that sampled, for its end-of-sequence id.
             selected: one selected rollout per problem; lengths, in tokens, are of first attempts.
         """
         sums = MetricSums()
@@ -163,35 +152,21 @@ class RolloutCollector:
 
 @dataclass(frozen=True)
 class SelectedRollout:
-    """The rollout of a problem to learn from, with its first attempt for statistics.
+    """The rollout of a problem to learn from, with its first attempt for statistics."""
 
-    Attributes:
-        problem: the problem.
-        best: the best attempt.
-        score: score of the best attempt.
-        first_rollout: the first attempt.
-        first_score: score of the first attempt.
-        attempts: number of attempts made.
-        is_kept: whether training uses the best attempt.
-    """
-
-    problem: Problem
-    best: Rollout
-    score: Score
-    first_rollout: Rollout
-    first_score: Score
-    attempts: int
-    is_kept: bool
+    problem: Problem  # the problem
+    best: Rollout  # the best attempt
+    score: Score  # score of the best attempt
+    first_rollout: Rollout  # the first attempt
+    first_score: Score  # score of the first attempt
+    attempts: int  # number of attempts made
+    is_kept: bool  # whether training uses the best attempt
 
 
 @dataclass(frozen=True)
 class RolloutStats:
-    """Statistics of a collect.
+    """Statistics of a collect."""
 
-    Attributes:
-        counters: `trajectories`, `rollouts` and `sampled_tokens`, added up over collects.
-        metrics: metrics of the rollouts, as sums.
-    """
-
+    # `trajectories`, `rollouts` and `sampled_tokens`, added up over collects
     counters: dict[str, int]
-    metrics: MetricSums
+    metrics: MetricSums  # metrics of the rollouts, as sums

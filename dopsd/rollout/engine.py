@@ -23,23 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SamplingPlan:
-    """How often a problem is attempted, and how each attempt is decoded.
+    """How often a problem is attempted, and how each attempt is decoded."""
 
-    Attributes:
-        attempts: attempts per problem, at most.
-        first_temperature: temperature of the first attempt.
-        retry_temperature: temperature of all later attempts.
-        stop_at_first_correct: stop attempts at a problem after the first correct one.
-        decoding: lengths and steps; its temperature is replaced by that of the attempt.
-        key: (seed, collect) of the random numbers.
-    """
-
-    attempts: int
-    first_temperature: float
-    retry_temperature: float
-    stop_at_first_correct: bool
-    decoding: Decoding
-    key: tuple[int, int] = (0, 0)
+    attempts: int  # attempts per problem, at most
+    first_temperature: float  # temperature of the first attempt
+    retry_temperature: float  # temperature of all later attempts
+    stop_at_first_correct: bool  # stop attempts at a problem after the first correct one
+    decoding: Decoding  # lengths and steps; its temperature is replaced by that of the attempt
+    key: tuple[int, int] = (0, 0)  # (seed, collect) of the random numbers
 
 
 def generate_until_correct(
@@ -57,8 +48,6 @@ def generate_until_correct(
 
     Args:
         prompts: problems of this process, each with its prompt [P].
-        plan: attempts, temperatures, decoding and random key.
-        progressed: called with the number of finished rollouts.
 
     Returns:
         The rollouts of each problem by its id, attempts in order.
@@ -91,9 +80,6 @@ def wave_width(group: ProcessGroup, plan: SamplingPlan, first: int, waiting: int
     A wave makes several attempts at each problem if fewer are pending, in all processes, than there
     are processes, or than `min_rows` for each. Attempts after a correct one are then dropped and
     not counted; they use what would be idle, as a GPU is in a pass of few rows of a small base.
-
-    Args:
-        waiting: number of pending problems of this process.
 
     Returns:
         The number of attempts; 0 if sampling is over.
@@ -130,7 +116,6 @@ def denoise_shared(
     A process with hard problems then does not delay the others. Requests have no hints here.
 
     Args:
-        decoding: lengths, steps and temperature.
         progressed: called with the number of finished rollouts.
 
     Returns:
@@ -170,10 +155,6 @@ def denoise_all(
 
     If a GPU runs out of memory, the batch size is halved, once: with masked padding no row depends
     on the others.
-
-    Args:
-        decoding: lengths, steps, temperature and batch size.
-        progressed: called with the number of finished rollouts.
 
     Returns:
         The rollouts, in the order of the requests.

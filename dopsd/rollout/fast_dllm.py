@@ -33,9 +33,6 @@ def denoise_approximately(
     from its first column in `revealed_at`, so that a row does not depend on the others, and
     `is_fallback` marks the tokens of steps at which none reached it.
 
-    Args:
-        decoding: lengths, steps, temperature, threshold and cache.
-
     Returns:
         The rollouts, in the order of the requests.
     """

@@ -28,7 +28,6 @@ def decoding(sampling: SamplingConfig, temperature: float = 0.0) -> Decoding:
 
     Args:
         sampling: lengths and steps; subclasses also set padding, threshold, fallback and cache.
-        temperature: 0 is greedy.
     """
     names = {field.name for field in fields(Decoding)}
     values = {name: value for name, value in vars(sampling).items() if name in names}
@@ -43,13 +42,8 @@ def fingerprint_of_answers(
     Those of a checkpoint also need the digest of its weights.
 
     Args:
-        task: the task, which asks and scores.
-        model: section `model`.
         sections: further settings that decide the result, as JSON values.
         *packages: dotted names of further packages whose recipe numbers count.
-
-    Raises:
-        DopsdError: if a file of the split is missing.
     """
     decisive = {
         "model": resolved(model).decisive("path"),
@@ -64,28 +58,17 @@ def fingerprint_of_answers(
 
 @dataclass(frozen=True)
 class PromptSet:
-    """The problems of a split, and how they are asked.
+    """The problems of a split, and how they are asked."""
 
-    Attributes:
-        task: the task, which asks.
-        problems: the problems.
-        split: name of the split.
-        prompt_style: compact or instructions.
-    """
-
-    task: Task
-    problems: Sequence[Problem]
-    split: str
-    prompt_style: str
+    task: Task  # the task, which asks
+    problems: Sequence[Problem]  # the problems
+    split: str  # name of the split
+    prompt_style: str  # compact or instructions
 
     def prompts(self, policy: Policy, sampling: SamplingConfig) -> list[Tensor]:
         """Return the tokenised prompts, each [P], with the answer's prefill.
 
         Prompts are cut, on the left, only if `max_prompt_tokens` is set.
-
-        Args:
-            policy: the model, with its text conversion and maximal length.
-            sampling: lengths, prefill and max_prompt_tokens.
         """
         full_prompts = self._full_prompts(policy, sampling)
         prompts = [ids[-(sampling.max_prompt_tokens or len(ids)) :] for ids in full_prompts]

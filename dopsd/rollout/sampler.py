@@ -81,10 +81,8 @@ def propose(
     """Return tokens [N] and what ranks them [N] at N positions, computed in parts.
 
     Args:
-        model: the model, whose head is applied.
         hidden: [N, D].
         keys: [N], keys of the noise.
-        decoding: temperature, gumbel_dtype, top_p and order.
     """
     rows = max(1, HEAD_ENTRIES // model.vocabulary)
     outputs = [
@@ -184,9 +182,6 @@ def denoise(
     But for rounding a row does not depend on its batch: noise is keyed by the request, and padding
     is masked (without `mask_padding`, as published, a row sees its padding). With `stop_after_eos`
     the positions after the block in which a text ends become EOS.
-
-    Raises:
-        DopsdError: if the blocks are not those of a block-causal model, or parts of them.
     """
     batch = SampledBatch(model, requests, decoding)
     growing = None if model.block_size is None else GrowingHidden(model, batch.start)
@@ -231,9 +226,6 @@ class SampledBatch:
     the first block of its completion. Rows are then padded so that the blocks of all have the same
     columns; the last block has tokens after the completion, which are denoised with it, as in the
     published samplers, and cut off.
-
-    Raises:
-        DopsdError: if the blocks are not those of a block-causal model, or parts of them.
     """
 
     def __init__(

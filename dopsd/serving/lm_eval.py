@@ -215,11 +215,7 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
         return torch.tensor(ids, dtype=torch.long)
 
     def _fitting(self, i: int, requests: Sequence[Instance]) -> Tensor:
-        """Return the ids of a context and the protocol's prefill, cut if the protocol says so.
-
-        Raises:
-            DopsdError: if the model has no room for it and an answer.
-        """
+        """Return the ids of a context and the protocol's prefill, cut if the protocol says so."""
         ids = self._ids(requests[i].args[0] + self.protocol.prefill)
         ids = ids[-(self.protocol.max_prompt_tokens or len(ids)) :]
         if len(ids) + self.protocol.gen_length > self.policy.max_length:

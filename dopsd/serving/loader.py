@@ -44,11 +44,7 @@ def _load_pyfunc(path: str) -> ServedModel:
 
 
 def load(folder: Path) -> ServedModel:
-    """Load a published checkpoint with its base.
-
-    Raises:
-        DopsdError: if settings, adapter, base or instructions are not those that were published.
-    """
+    """Load a published checkpoint with its base."""
     served = read_json(folder / SERVED, "dopsd publish")
     _check_files(folder, served["settings"], "run `dopsd publish` again")
     run = run_settings(folder / SETTINGS)

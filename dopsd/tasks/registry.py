@@ -20,11 +20,7 @@ def package_of(name: str) -> str:
 
 
 def load_task(name: str, config: TaskConfig) -> Task:
-    """Return the task `name` with its settings; `make` in the folder's task.py builds it.
-
-    Raises:
-        DopsdError: if there is no such task, or its folder is incomplete.
-    """
+    """Return the task `name` with its settings; `make` in the folder's task.py builds it."""
     task: Task
     if isinstance(config, FOLDERS.config_class(CUSTOM)):
         task = FOLDERS.make(CUSTOM, "task.make", Task, config=config, task=name)

@@ -100,9 +100,6 @@ def import_published(tracking: TrackingConfig) -> int:
     """Import the published rows as MLflow runs, tagged source=published, and return their number.
 
     A second import finds the runs of the first one and changes nothing.
-
-    Args:
-        tracking: section `tracking`.
     """
     if not tracking.enabled:
         raise DopsdError(

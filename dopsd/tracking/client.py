@@ -65,9 +65,6 @@ def tracking_uri(configured: str | None) -> str:
     """Return the address of the tracking server.
 
     That is MLFLOW_TRACKING_URI, else the configured one, else an sqlite file in the project root.
-
-    Args:
-        configured: tracking.uri of params.yaml.
     """
     path = Path.cwd() / "mlflow.db"
     # an address cannot name such a path: MLflow makes the folder of the text before it decodes it,
@@ -239,11 +236,7 @@ def whole_rows(log_file: Path) -> list[dict[str, Any]]:
 def sync(
     client: MlflowClient, identity: Identity, rows: list[dict[str, Any]], lock_folder: Path
 ) -> str:
-    """Send the rows that the server lacks, and return the run's id.
-
-    Args:
-        lock_folder: the folder of the lock against a second sender.
-    """
+    """Send the rows that the server lacks, and return the run's id."""
     lock_folder.mkdir(parents=True, exist_ok=True)
     with _sync_lock(lock_folder):
         run_id = find_run(client, identity)
@@ -323,11 +316,7 @@ FOREIGN = ("'detail': 'Not Found'", "not in a valid JSON format")
 
 @contextmanager
 def one_line(uri: str, command: str = "publish") -> Iterator[None]:
-    """Turn errors of mlflow in this context into one line.
-
-    Args:
-        command: the command that needs it, for messages.
-    """
+    """Turn errors of mlflow in this context into one line."""
     require(command, "mlflow")
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import OperationalError, SQLAlchemyError

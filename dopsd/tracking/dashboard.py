@@ -59,11 +59,7 @@ CHARTS = (
 
 
 def save(client: MlflowClient, experiment: str, task: str) -> None:
-    """Save the view of a task as a tag of the experiment, and give its runs their colours.
-
-    Args:
-        task: the task whose runs the view shows.
-    """
+    """Save the view of a task as a tag of the experiment, and give its runs their colours."""
     runs = _runs_of(client, experiment, task)
     colour_runs(client, runs)
     shown_runs = comparable(runs)

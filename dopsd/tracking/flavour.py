@@ -17,13 +17,7 @@ import yaml
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.fingerprint import sha256
-from dopsd.models.adapter_files import (
-    DIGESTS,
-    checkpoint_names,
-    read_digests,
-    require_digest,
-    shape_of,
-)
+from dopsd.models import adapter_files
 from dopsd.models.checkpoint_files import base_files
 from dopsd.tasks.registry import load_task
 
@@ -39,12 +33,7 @@ EXAMPLE, SERVING_EXAMPLE = "input_example.json", "serving_input_example.json"
 
 
 def settings_text(run: RunSettings, evaluate: EvaluateConfig, select: SelectConfig) -> str:
-    """Return a params.yaml with the run's settings alone; `dopsd.run_settings` reads it.
-
-    Args:
-        evaluate: section `evaluate`.
-        select: section `select`.
-    """
+    """Return a params.yaml with the run's settings alone; `dopsd.run_settings` reads it."""
     task, method, seed = run.key.task, run.kind, run.key.seed
     sections: dict[str, Any] = {
         "matrix": {"tasks": [task], "methods": [method], "seeds": [seed]},
@@ -60,11 +49,7 @@ def settings_text(run: RunSettings, evaluate: EvaluateConfig, select: SelectConf
 
 
 def served_text(run: RunSettings, folder: Path, settings: str) -> str:
-    """Return the digests that the loader checks, as JSON.
-
-    Args:
-        settings: what `settings_text` returns.
-    """
+    """Return the digests that the loader checks, as JSON."""
     base = {path.name: sha256(path) for path in base_files(run.model)}
     prompt = Path(run.data.prompt_file) if run.data.prompt_file else None
     files = {str(prompt): sha256(prompt)} if prompt else {}
@@ -76,12 +61,7 @@ def served_text(run: RunSettings, folder: Path, settings: str) -> str:
 def flavour_of(
     run: RunSettings, evaluate: EvaluateConfig, select: SelectConfig, model_id: str
 ) -> tuple[dict[str, str], str]:
-    """Return the files beside the selected adapter by name, and a digest of what they decide.
-
-    Args:
-        evaluate: section `evaluate`.
-        select: section `select`.
-    """
+    """Return the files beside the selected adapter by name, and a digest of what they decide."""
     settings = settings_text(run, evaluate, select)
     served = served_text(run, run.key.folder / "best", settings)
     digest = hashlib.sha256((settings + served).encode()).hexdigest()[:16]
@@ -139,21 +119,18 @@ def _signature() -> ModelSignature:
 def require_sealed(folder: Path) -> dict[str, str]:
     """Return the SHA-256 digests of a checkpoint's files, which match those of its seal.
 
-    Args:
-        folder: a checkpoint that `dopsd train` or `dopsd select` wrote.
-
     Raises:
         DopsdError: if a file is missing, is damaged or has no digest, or the checkpoint is
             neither all weights nor plain LoRA.
     """
-    digests, sealed = read_digests(folder), checkpoint_names(folder)
+    digests, sealed = adapter_files.read_digests(folder), adapter_files.checkpoint_names(folder)
     if unsealed := [name for name in sealed if name not in digests]:
         raise DopsdError(
-            f"{folder}: no digest of {unsealed[0]} in {DIGESTS}; name a checkpoint that dopsd"
-            " wrote, such as runs/<task>/<method>/<seed>/best",
+            f"{folder}: no digest of {unsealed[0]} in {adapter_files.DIGESTS}; name a checkpoint"
+            " that dopsd wrote, such as runs/<task>/<method>/<seed>/best",
             code=Code.NO_ADAPTER,
         )
     for name in sealed:
-        require_digest(folder / name, digests[name])
-    shape_of(folder)
+        adapter_files.require_digest(folder / name, digests[name])
+    adapter_files.shape_of(folder)
     return {name: digests[name] for name in sealed}

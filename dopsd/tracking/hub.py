@@ -37,25 +37,15 @@ SHARDS = re.compile(r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?")
 
 @dataclass(frozen=True)
 class Upload:
-    """What goes where.
+    """What goes where."""
 
-    Attributes:
-        repo: the repository, `user/name`.
-        files: file on disk or content, by name in the repository.
-        marker: name of the file that every upload of this kind has.
-        other_marker: name of the file that only uploads of the other kind have.
-        is_private: who may see the repository, if the upload creates it.
-        revision: branch; the upload creates it if it is missing.
-        message: commit message.
-    """
-
-    repo: str
-    files: dict[str, Path | bytes]
-    marker: str
-    other_marker: str
-    is_private: bool = True
-    revision: str = MAIN
-    message: str = ""
+    repo: str  # the repository, `user/name`
+    files: dict[str, Path | bytes]  # file on disk or content, by name in the repository
+    marker: str  # name of the file that every upload of this kind has
+    other_marker: str  # name of the file that only uploads of the other kind have
+    is_private: bool = True  # who may see the repository, if the upload creates it
+    revision: str = MAIN  # branch; the upload creates it if it is missing
+    message: str = ""  # commit message
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -110,9 +100,6 @@ def push(upload: Upload) -> str | None:
     """Upload the files in one commit, and return its address; None if nothing is new.
 
     Files that the hub has are not sent again, so a repeated push sends what is missing.
-
-    Raises:
-        DopsdError: if the hub refuses the upload, or the network fails.
     """
     from huggingface_hub import HfApi
 
@@ -198,11 +185,6 @@ LATER = (408, 429)  # and every status from 500 on
 @contextmanager
 def _one_line(repo: str, endpoint: str, command: str = "push") -> Iterator[None]:
     """Turn errors of the hub's client in this context into one line.
-
-    Args:
-        repo: the repository, for messages.
-        endpoint: the hub's address, for messages.
-        command: `push`, or a command that only reads.
 
     Raises:
         DopsdError: with exit code 75 if the same command may succeed later, else 2.
@@ -295,9 +277,6 @@ def fetch(name: str, folder: Path) -> list[str]:
 
     Returns:
         Lines about the repository: size of the download, licence.
-
-    Raises:
-        DopsdError: if there is no such repository, or the hub does not answer.
     """
     from huggingface_hub import HfApi
 

@@ -50,24 +50,16 @@ NO_GENERATE = "* The model fills in masks and has no `generate`: sample with `do
 
 @dataclass(frozen=True)
 class Release:
-    """What a card says beside the run's results.
+    """What a card says beside the run's results."""
 
-    Attributes:
-        repo: the repository, `user/name`.
-        is_merged: base and adapter are one model.
-        module: the Python module that registers the architecture with transformers.
-        base_model: the base's name on the hub; None: it is described by digests alone.
-        license: the licence's name as the hub knows it; None: left out.
-        rounding: of merged weights, one sentence.
-        is_whole: the checkpoint holds all weights; `is_merged` is true too: it is one model.
-    """
-
-    repo: str
-    is_merged: bool
-    module: str
+    repo: str  # the repository, `user/name`
+    is_merged: bool  # base and adapter are one model
+    module: str  # the Python module that registers the architecture with transformers
+    # the base's name on the hub; None: it is described by digests alone
     base_model: str | None = None
-    license: str | None = None
-    rounding: str = ""
+    license: str | None = None  # the licence's name as the hub knows it; None: left out
+    rounding: str = ""  # of merged weights, one sentence
+    # the checkpoint holds all weights; `is_merged` is true too: it is one model
     is_whole: bool = False
 
 

@@ -45,11 +45,7 @@ class Chosen:
 def log_model(
     client: MlflowClient, experiment: str, run_id: str, name: str, folder: Path, digest: str
 ) -> str:
-    """Log a checkpoint folder as a LoggedModel of its run, and return the model's id.
-
-    Args:
-        name: the model's name, which ends in its update.
-    """
+    """Log a checkpoint folder as a LoggedModel of its run, and return the model's id."""
     tags = {DIGEST_TAG: digest, "update": name.rpartition("-")[2]}
     kind = "all weights" if has_all_weights(folder) else "lora"
     model = client.create_logged_model(experiment, name, run_id, tags, model_type=kind)
@@ -111,9 +107,6 @@ def promote_champion(client: MlflowClient, name: str, number: int) -> int:
     """Make a version the champion unless the current one is at least as good.
 
     Accuracies count only if both come from the same problems and protocol.
-
-    Returns:
-        The champion's version afterwards.
     """
     champion = client.get_registered_model(name).aliases.get(CHAMPION)
     if champion and int(champion) != number:

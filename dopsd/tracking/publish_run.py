@@ -16,6 +16,7 @@ from dopsd.core.tables import read_log, read_table
 from dopsd.evaluation.curve import curve_of
 from dopsd.models.adapter_files import identity
 from dopsd.models.backends import fields
+from dopsd.tracking import model_registry
 from dopsd.tracking.client import (
     Point,
     log_missing,
@@ -27,15 +28,6 @@ from dopsd.tracking.client import (
 from dopsd.tracking.config import TrackingConfig
 from dopsd.tracking.flavour import flavour_of
 from dopsd.tracking.model_card import Origin, card, data_digests, description, trained_commit
-from dopsd.tracking.model_registry import (
-    ACCURACY,
-    DIGEST_TAG,
-    FLAVOUR_TAG,
-    JUDGED_BY,
-    Chosen,
-    log_model,
-    register,
-)
 from dopsd.training.machine import MACHINE
 
 if TYPE_CHECKING:
@@ -175,7 +167,7 @@ def _log_checkpoints(
         model_id = None
         if folder.is_dir():
             digest = sha256(identity(folder))
-            model_id = model_ids.get(digest) or log_model(
+            model_id = model_ids.get(digest) or model_registry.log_model(
                 client, experiment, tracked.run_id, name, folder, digest
             )
             model_ids[digest] = model_id
@@ -200,9 +192,9 @@ def _model_ids(client: MlflowClient, experiment: str, run_id: str) -> dict[str, 
         if not (token := page.token):
             break
     return {
-        m.tags[DIGEST_TAG]: m.model_id
+        m.tags[model_registry.DIGEST_TAG]: m.model_id
         for m in models
-        if DIGEST_TAG in m.tags and str(m.status) == "READY"
+        if model_registry.DIGEST_TAG in m.tags and str(m.status) == "READY"
     }
 
 
@@ -215,7 +207,7 @@ def _register(
 ) -> int:
     """Register the selected checkpoint with its card, and return the version."""
     tags = {
-        DIGEST_TAG: chosen["digest"],
+        model_registry.DIGEST_TAG: chosen["digest"],
         "method": tracked.key.method,
         "seed": str(tracked.key.seed),
         "update": str(chosen["update"]),
@@ -226,17 +218,17 @@ def _register(
     )
     criteria = json.dumps([chosen["split"], data.get(chosen["split"]), protocol], sort_keys=True)
     tags |= {
-        ACCURACY: str(chosen["accuracy"]),
-        JUDGED_BY: hashlib.sha256(criteria.encode()).hexdigest()[:16],
+        model_registry.ACCURACY: str(chosen["accuracy"]),
+        model_registry.JUDGED_BY: hashlib.sha256(criteria.encode()).hexdigest()[:16],
     }
     origin = Origin(data, trained_commit(tracked.key), f"models:/{model_id}")
     text = card(tracked.run, publication.evaluate, origin)
     name, uri = model_name(publication, tracked.key.task), tracking_uri(publication.tracking.uri)
-    flavour, tags[FLAVOUR_TAG] = flavour_of(
+    flavour, tags[model_registry.FLAVOUR_TAG] = flavour_of(
         tracked.run, publication.evaluate, publication.select, model_id
     )
-    chosen_model = Chosen(tracked.run_id, model_id, tags, text, flavour)
-    version = register(client, uri, name, chosen_model)
+    chosen_model = model_registry.Chosen(tracked.run_id, model_id, tags, text, flavour)
+    version = model_registry.register(client, uri, name, chosen_model)
     if not client.get_registered_model(name).description:  # a user's own text stays
         text = description(name, tracked.key.task, tracked.run.model.path)
         client.update_registered_model(name, text)

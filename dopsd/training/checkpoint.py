@@ -15,29 +15,20 @@ from dopsd.core.paths import LOG
 from dopsd.core.progress import log
 from dopsd.core.tensor_files import fsync_rename
 from dopsd.core.types import Checkpoint
-from dopsd.models.adapter_files import (
-    ADAPTER,
-    ADAPTER_CONFIG,
-    DIGESTS,
-    MODEL_CONFIG,
-    has_all_weights,
-    identity,
-    read_digests,
-    write_digests,
-)
+from dopsd.models import adapter_files
 from dopsd.models.checkpoint_files import INDEX
 
 REPLACED = ".old"  # suffix of a checkpoint while a newer one of the same update takes its place
 # files of every checkpoint, besides the shards of all weights, which the digests name
-NEEDED = (ADAPTER, ADAPTER_CONFIG, "state.json")
-NEEDED_WHOLE = (INDEX, MODEL_CONFIG, "state.json")
+NEEDED = (adapter_files.ADAPTER, adapter_files.ADAPTER_CONFIG, "state.json")
+NEEDED_WHOLE = (INDEX, adapter_files.MODEL_CONFIG, "state.json")
 RESUMED = ("trainer", "batches", "log")  # first letters of the files that only resuming needs
 KEPT_RESUMABLE = 2  # folders that keep these files: at 8B an adapter's take 2 GB a folder
 
 
 def seal(tmp: Path, final: Path) -> None:
     """Finish a checkpoint: write digests, flush `tmp` to disk, then rename it to `final`."""
-    write_digests(tmp)
+    adapter_files.write_digests(tmp)
     replaced = final.with_suffix(REPLACED)
     if final.exists():
         final.rename(replaced)
@@ -99,17 +90,17 @@ def log_of(step: Path) -> Path:
 
 def fault(folder: Path) -> str | None:
     """Return why a checkpoint cannot be used, or None if it is intact."""
-    digests = read_digests(folder)
+    digests = adapter_files.read_digests(folder)
     if not digests:
-        return f"{DIGESTS} is missing or damaged"
+        return f"{adapter_files.DIGESTS} is missing or damaged"
     invalid = [name for name in digests if not re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", name)]
-    needed = NEEDED_WHOLE if has_all_weights(folder) else NEEDED
+    needed = NEEDED_WHOLE if adapter_files.has_all_weights(folder) else NEEDED
     missing = [name for name in needed if name not in digests]
     if invalid or missing:
         return (
-            f"{DIGESTS} names {invalid[0]!r}"
+            f"{adapter_files.DIGESTS} names {invalid[0]!r}"
             if invalid
-            else f"{DIGESTS} does not name {missing[0]}"
+            else f"{adapter_files.DIGESTS} does not name {missing[0]}"
         )
     for name, digest in digests.items():
         path = folder / name
@@ -130,7 +121,9 @@ def checkpoints(scratch: Path) -> list[Checkpoint]:
         if reason:
             log(f"checkpoint {folder}: {reason}; skipped")
         else:
-            usable.append(Checkpoint(folder, update_of(folder), sha256(identity(folder))))
+            usable.append(
+                Checkpoint(folder, update_of(folder), sha256(adapter_files.identity(folder)))
+            )
     return usable
 
 

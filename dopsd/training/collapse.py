@@ -91,7 +91,6 @@ def look_for_collapse(
 
     Args:
         metrics: metrics of the collect, over all ranks; the rolling mean is added.
-        settings: section `train`.
     """
     names, scores = ("first_attempt_score", "first_attempt_square"), metrics.means()
     metrics.pop(names[1], None)

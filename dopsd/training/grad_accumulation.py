@@ -61,7 +61,6 @@ def one_pass(
     The error holds the memory of the pass, so it must not leave this function.
 
     Args:
-        method: the algorithm, which computes the loss.
         denominator: of the update (Trainer._denominator).
         share: 0 for a pass that only takes part in the exchanges of sharded weights.
     """
@@ -117,13 +116,7 @@ class MicroBatches:
         """Add the gradients of loss / denominator to the trainable weights, and return the metrics.
 
         Args:
-            method: the algorithm, which computes the loss.
-            batches: the batches of this rank; may be empty.
             denominator: of the update, over all ranks.
-
-        Raises:
-            DopsdError: if not even one row fits into memory, or memory runs out with sharded
-                weights.
         """
         if not self.size and (batches or policy.needs_lockstep):
             self._measure(method, policy, batches)

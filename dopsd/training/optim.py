@@ -42,10 +42,6 @@ def restore_moments(optimizer: Optimizer, names: Iterable[str], tensors: dict[st
 
     Torch chooses the devices: moments go to their weight, a `step` that the host reads stays there.
 
-    Args:
-        optimizer: an AdamW.
-        names: the names of its weights, in its order.
-
     Raises:
         KeyError: if a tensor is missing.
     """
@@ -64,9 +60,6 @@ def with_warmup(settings: TrainConfig, problems: int, updates_of_collect: int) -
 
     It is a share of the updates of one pass over the training problems, rounded up, as transformers
     counts a run of one epoch; `updates` does not matter.
-
-    Args:
-        settings: section `train`.
     """
     if settings.warmup_ratio is None:
         return settings
@@ -79,9 +72,6 @@ def lr_factor(update: int, settings: TrainConfig) -> float:
 
     The factor warms up linearly from 0 at the first update. Then it is 1, or half a cosine or a
     line that ends at 0 after the last update.
-
-    Args:
-        settings: section `train`.
     """
     warmup = settings.warmup_updates
     if update < warmup:
@@ -98,9 +88,6 @@ def sum_gradients(parameters: Iterable[Tensor]) -> None:
     """Replace the gradients of all ranks by their sum, a bucket at a time.
 
     With two ranks the bytes do not depend on the buckets; with more, the order of a sum may.
-
-    Args:
-        parameters: the weights, each with a gradient.
     """
     for bucket in _buckets(parameters):
         total = torch.cat([p.grad.flatten() for p in bucket if p.grad is not None])
@@ -129,7 +116,6 @@ def optimizer_step(
 
     Args:
         optimizer: the optimizer; weights without a gradient get zeros.
-        settings: section `train`.
 
     Returns:
         The norm of the summed gradients before clipping.

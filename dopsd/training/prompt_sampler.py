@@ -20,9 +20,6 @@ class PromptSampler:
 
     A collect takes the next `size` problems of all ranks together, in an order that is shuffled
     anew each epoch and keyed by seed and epoch.
-
-    Raises:
-        DopsdError: if a collect has fewer problems than ranks.
     """
 
     def __init__(

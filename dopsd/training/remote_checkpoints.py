@@ -37,9 +37,6 @@ class RemoteFolder:
     Args:
         remote: a folder or any address that fsspec knows, such as s3://bucket/path.
         run: name of the run's training folder in work/.
-
-    Raises:
-        DopsdError: if the address is unknown, or needs a package that is not installed.
     """
 
     def __init__(self, remote: str, run: str) -> None:
@@ -236,9 +233,6 @@ def fetch(remote: str | None, scratch: Path) -> None:
     Args:
         remote: `checkpoints.remote`; None: there is none.
         scratch: the run's training folder in work/.
-
-    Raises:
-        DopsdError: if the remote cannot be read.
     """
     if not remote:
         return

@@ -87,9 +87,6 @@ def input_files(run: RunSettings) -> list[Path]:
 
     These are the problems, the instructions, the base, the algorithm's own datasets and the
     checkpoint that training starts from.
-
-    Raises:
-        DopsdError: if there is no checkpoint to start from.
     """
     files = [*data_files(run.key.task, "train"), *base_files(run.model)]
     files += [Path(run.data.prompt_file)] if run.data.prompt_file else []
@@ -109,22 +106,15 @@ def code_of(task: str, algorithm: str) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """Who a run is: what decides its updates, and the folder in work/ that is named after it.
-
-    Attributes:
-        settings: those of every update.
-        ends: the values of ENDS.
-        inputs: digests of the files that decide it.
-        start: folder and digest of the checkpoint that it starts from; empty: the base.
-        folder: its training folder, train-<fingerprint of settings and inputs>-<hash of ends>.
-    """
+    """Who a run is: what decides its updates, and the folder in work/ that is named after it."""
 
     run: RunSettings
-    settings: dict[str, Any]
-    ends: dict[str, Any]
-    inputs: dict[str, str]
+    settings: dict[str, Any]  # those of every update
+    ends: dict[str, Any]  # the values of ENDS
+    inputs: dict[str, str]  # digests of the files that decide it
+    # folder and digest of the checkpoint that it starts from; empty: the base
     start: dict[str, str]
-    folder: Path
+    folder: Path  # its training folder, train-<fingerprint of settings and inputs>-<hash of ends>
 
     @cached_property
     def code(self) -> dict[str, int]:
@@ -157,11 +147,7 @@ class RunIdentity:
 
 
 def identify(run: RunSettings) -> RunIdentity:
-    """Find out who a run is.
-
-    Raises:
-        DopsdError: if a file that decides it is missing, or the checkpoint to start from.
-    """
+    """Find out who a run is."""
     (settings, ends), files = settings_of(run), input_files(run)
     folder = WORK / f"train-{fingerprint(settings, files)}-{digest(ends)[:8]}"
     inputs = {path.as_posix(): sha256(path) for path in files}

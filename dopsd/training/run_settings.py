@@ -96,11 +96,7 @@ class RunSettings:
 
 
 def warmup_notes(run: RunSettings, settings: TrainConfig) -> list[str]:
-    """Return what a user may not expect of the warm-up, a line each.
-
-    Args:
-        settings: its section `train` after `with_warmup`.
-    """
+    """Return what a user may not expect of the warm-up, a line each."""
     own, lines = run.algorithm.train, []
     if None not in (settings.warmup_ratio, own.warmup_updates) and own.warmup_ratio is None:
         lines.append(

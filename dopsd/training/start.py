@@ -50,12 +50,7 @@ def named_folder(run: RunSettings) -> Path | None:
 
 
 def start_folder(run: RunSettings) -> Path | None:
-    """Return the folder of the checkpoint that a run starts from; None: it starts from the base.
-
-    Raises:
-        DopsdError: if there is no checkpoint, it is one of this run, or it holds an adapter where
-            all weights train, or all weights where an adapter trains.
-    """
+    """Return the folder of the checkpoint that a run starts from; None: it starts from the base."""
     name, folder = run.train.start_from, named_folder(run)
     if folder is None:
         return None
@@ -95,11 +90,7 @@ def _missing(run: RunSettings, folder: Path) -> DopsdError:
 
 
 def checked_start(run: RunSettings) -> Path | None:
-    """Return the folder of the checkpoint that a run starts from, as `start_folder` does.
-
-    Raises:
-        DopsdError: also if its adapter has another shape than train.lora; no weights are read.
-    """
+    """Return the folder of the checkpoint that a run starts from, as `start_folder` does."""
     folder, lora = start_folder(run), run.train.adapter
     if folder and lora:
         check_shape(folder, lora.r, lora.alpha, lora.targets)

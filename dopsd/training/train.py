@@ -42,9 +42,6 @@ def train(
         other_code: what to do with a run that other code began: stop, continue or anew.
         remote: where checkpoints are copied to, and fetched from if another machine is further.
         also: name of the project at further trackers, and these.
-
-    Raises:
-        DopsdError: if the run cannot start or continue, or was stopped by a signal.
     """
     run, scratch = identity.run, identity.folder
     accelerator = all_processes(run.launch.timeout)
@@ -133,11 +130,7 @@ def check_processes(trainer: Trainer, scratch: Path) -> None:
 
 @contextmanager
 def explain_lost_rank(scratch: Path) -> Iterator[None]:
-    """Turn an exchange that fails because another process is lost into one line.
-
-    Raises:
-        DopsdError: if another process ended, or did not answer within launch.timeout.
-    """
+    """Turn an exchange that fails because another process is lost into one line."""
     try:
         yield
     except RuntimeError as error:

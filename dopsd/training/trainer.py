@@ -146,9 +146,6 @@ class Trainer:
     def load_state(self, state: TrainerState, weights: Path) -> None:
         """Continue from a checkpoint.
 
-        Args:
-            state: what `state` returned.
-
         Raises:
             KeyError, ValueError, RuntimeError: if the checkpoint is of another run.
         """
@@ -312,12 +309,7 @@ class Trainer:
 
 
 def policy_of(run: RunSettings, shard: bool) -> LlmPolicy:
-    """Return the base with a fresh adapter or with all weights in training, or train.start_from.
-
-    Raises:
-        DopsdError: if the base cannot be used, its attention hides what the teacher is shown, or
-            the start does not fit it or train.lora.
-    """
+    """Return the base with a fresh adapter or with all weights in training, or train.start_from."""
     train, reference = run.train, run.train.reference if run.algorithm.needs_reference else None
     policy = load_policy(run.model, train.adapter, run.key.seed, shard=shard)
     if policy.attention_pattern == "block_causal":

@@ -75,10 +75,6 @@ class TrainerState:
     ) -> Self:
         """Return the state of one process from what all of them wrote.
 
-        Args:
-            values: as `to_dict` returned them.
-            tensors_of_ranks: as `rank_tensors` returned them in each process.
-
         Raises:
             ValueError, KeyError, TypeError, IndexError: if they are not as written here.
         """
@@ -146,9 +142,6 @@ def shared(
     """Return the share of one of `size` processes in the updates of any number of ranks.
 
     Rows of an update are dealt in their order, as equal parts of consecutive rows.
-
-    Args:
-        updates_of_ranks: the batches of each update, of each rank that wrote the checkpoint.
     """
     shares = []
     for batches_of_ranks in zip(*updates_of_ranks, strict=True):

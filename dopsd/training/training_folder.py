@@ -81,9 +81,6 @@ class TrainingFolder:
     def save(self, state: TrainerState, save_weights: Callable[[Path], None]) -> None:
         """Write the checkpoint step-N of the last update; every rank must call this.
 
-        Args:
-            save_weights: writes the trained weights into a folder.
-
         Raises:
             DopsdError: if the disk is full; the earlier checkpoints stay intact.
         """

@@ -1,6 +1,6 @@
 """Settings of AR-style OPSD."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from dopsd.algorithms.d_opsd.config import METRICS as DISTILLATION
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
@@ -19,11 +19,7 @@ class ArOpsdConfig(DOpsdConfig):
         0.0  # share of the future that the teacher is shown in addition to the solution
     )
     max_teacher_prompt: Count = 400  # tokens of the teacher's prompt, the last ones
-
-    @property
-    def wants_solutions(self) -> bool:
-        """Whether the method needs reference solutions: always."""
-        return True
+    wants_solutions: ClassVar[bool] = True
 
 
 METRICS = DISTILLATION

@@ -23,55 +23,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LossOutput:
-    """The loss of a micro-batch.
+    """The loss of a micro-batch."""
 
-    Attributes:
-        total: [], the weighted sum of the losses of its rows; the trainer divides it by the weight
-            of the whole update, over all ranks.
-        metrics: metrics of the rows, as sums.
-    """
-
+    # [], the weighted sum of the losses of its rows; the trainer divides it by the weight of the
+    # whole update, over all ranks
     total: Tensor
-    metrics: MetricSums
+    metrics: MetricSums  # metrics of the rows, as sums
 
 
 @dataclass
 class Made:
-    """What a run has made so far; the trainer sets it before each collect.
+    """What a run has made so far; the trainer sets it before each collect."""
 
-    Attributes:
-        updates: updates, of which an empty collect makes none.
-    """
-
-    updates: int = 0
+    updates: int = 0  # updates, of which an empty collect makes none
 
 
 @dataclass(frozen=True)
 class AlgorithmContext:
-    """Everything that an algorithm needs in addition to its own settings.
+    """Everything that an algorithm needs in addition to its own settings."""
 
-    Attributes:
-        task: the task of the run.
-        policy: the model in training.
-        model: how the base is computed.
-        sampling: lengths and steps of rollouts.
-        seed: seed of the run.
-        updates: updates of the run.
-        prompts_per_collect: problems of a collect, over all ranks.
-        sequences_at_once: sequences that fit into memory; an estimate if training measures it
-            later.
-        made: updates so far.
-    """
-
-    task: Task
-    policy: Policy
-    model: ModelConfig
-    sampling: SamplingConfig
-    seed: int
-    updates: int
-    prompts_per_collect: int
+    task: Task  # the task of the run
+    policy: Policy  # the model in training
+    model: ModelConfig  # how the base is computed
+    sampling: SamplingConfig  # lengths and steps of rollouts
+    seed: int  # seed of the run
+    updates: int  # updates of the run
+    prompts_per_collect: int  # problems of a collect, over all ranks
+    # sequences that fit into memory; an estimate if training measures it later
     sequences_at_once: int
-    made: Made = field(default_factory=Made)
+    made: Made = field(default_factory=Made)  # updates so far
 
     def prompts(
         self,
@@ -100,33 +80,26 @@ class Collected:
     """The result of a collect.
 
     No updates at all means an empty collect; an update without batches is a step on momentum alone.
-
-    Attributes:
-        updates: the batches of each update that follows.
-        stats: what sampling them cost, and metrics of the rollouts.
     """
 
-    updates: Sequence[Sequence[Batch]]
-    stats: RolloutStats
+    updates: Sequence[Sequence[Batch]]  # the batches of each update that follows
+    stats: RolloutStats  # what sampling them cost, and metrics of the rollouts
 
 
 class Algorithm(Protocol):
     """Turns rollouts into updates.
 
     `build(config, context)` in a folder's algorithm.py returns one.
-
-    Attributes:
-        normalize_by_all_prompts: True: an update's loss is divided by all prompts of the collect;
-            False: by the weight of its batches.
     """
 
+    # True: an update's loss is divided by all prompts of the collect; False: by the weight of its
+    # batches
     normalize_by_all_prompts: bool
 
     def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
         """Return the batches to learn from, on the device of the policy.
 
         Args:
-            policy: the model in training, in eval mode and without gradients.
             problems: this rank's share of the collect's `prompts_per_collect` problems.
             collect: number of this collect in the run, from 0; part of every random key.
         """

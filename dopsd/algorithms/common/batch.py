@@ -19,12 +19,9 @@ class Batch:
 
     A batch is made in main memory and uploaded with `to`. It keeps what it was made of: a loss
     asks `on_host` for what it needs to know, as asking a GPU would wait for all work before.
-
-    Attributes:
-        weight: [B], known before the forward pass.
     """
 
-    weight: Tensor
+    weight: Tensor  # [B], known before the forward pass
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # every kind of batch is a dataclass
 
     def __len__(self) -> int:
@@ -188,7 +185,6 @@ def batch_from(kind: str, tensors: dict[str, Tensor]) -> Batch:
 
     Args:
         kind: name of a class derived from Batch, here or in an algorithm's own folder.
-        tensors: its tensors, by name.
 
     Raises:
         KeyError: if there is no such kind.

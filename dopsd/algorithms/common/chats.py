@@ -35,10 +35,6 @@ def chat_of(row: Row) -> tuple[Chat, str]:
     """Return the chat and the answer of a row {question, response} or {messages}.
 
     A text in column system_prompt or system is the chat's first turn.
-
-    Raises:
-        DopsdError: if the row has neither or both, its messages do not end with the assistant's, a
-            turn is blank, or a key would change what is learnt.
     """
     _refuse_unlearnt(row, row.values, "")
     if row.values.get("messages") in EMPTY:
@@ -135,11 +131,7 @@ def _refusing(row: Row) -> Any:  # noqa: ANN401  # a context manager
 
 
 def tokens_of(row: Row, text: Text) -> tuple[Tensor, Tensor]:
-    """Return the tokens of a row's chat [P] and of its answer [n].
-
-    Raises:
-        DopsdError: if the row is no chat, the template refuses it, or the answer has no token.
-    """
+    """Return the tokens of a row's chat [P] and of its answer [n]."""
     chat, answer = chat_of(row)
     with _refusing(row):
         prompt = text.encode(chat)
@@ -152,11 +144,7 @@ def check_chats(source: Source, key: str, plain: PlainTokens) -> tuple[list[str]
     """Render every chat of a local file, and return the answers and notes.
 
     Args:
-        key: key of params.yaml that names it.
         plain: tokenizer and config of the model that learns.
-
-    Raises:
-        DopsdError: with the first rows that cannot be learnt.
     """
     answers: list[str] = []
     lost, others = Counter[str](), dict[str, None]()

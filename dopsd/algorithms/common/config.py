@@ -1,6 +1,6 @@
 """Settings that the sections `method.*` share; the defaults are the published ones."""
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -65,6 +65,8 @@ class AlgorithmConfig(Section):
     """
 
     train: TrainOverrides = TrainOverrides()  # what this method changes in section train
+    # whether the method decides itself how many tokens a step of its rollouts commits
+    fixes_steps: ClassVar[bool] = False
 
     @model_validator(mode="before")
     @classmethod
@@ -112,17 +114,8 @@ class AlgorithmConfig(Section):
         """Return lengths and steps of the method's rollouts: those of the section."""
         return sampling
 
-    @property
-    def fixes_steps(self) -> bool:
-        """Whether the method decides itself how many tokens a step of its rollouts commits."""
-        return False
-
     def reason_against(self, sampling: SamplingConfig) -> str | None:
-        """Return why the method cannot learn from such rollouts; None if it can.
-
-        Args:
-            sampling: section `sampling`.
-        """
+        """Return why the method cannot learn from such rollouts; None if it can."""
 
     def forwards(self, sampling: SamplingConfig) -> Forwards | None:
         """Return what a problem of a collect costs at most; None if the method does not say."""

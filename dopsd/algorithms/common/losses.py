@@ -31,9 +31,6 @@ def masked_diffusion_loss(policy: Policy, batch: MaskedTexts) -> Tensor:
     This is the sum over masked tokens of cross-entropy / t, divided by the length of the
     completion.
 
-    Args:
-        batch: B masked completions.
-
     Returns:
         [B].
     """

@@ -25,19 +25,12 @@ LEAST = 0.001  # smallest share of masked tokens; the bound's weight is the inve
 
 @dataclass(frozen=True)
 class Text:
-    """A text to mask.
+    """A text to mask."""
 
-    Attributes:
-        prompt: [P].
-        completion: [L], without masks; L may differ between the texts of a batch.
-        key: key of the mask.
-        weight: weight in the update.
-    """
-
-    prompt: Tensor
-    completion: Tensor
-    key: int
-    weight: float = 1.0
+    prompt: Tensor  # [P]
+    completion: Tensor  # [L], without masks; L may differ between the texts of a batch
+    key: int  # key of the mask
+    weight: float = 1.0  # weight in the update
 
 
 def masked(
@@ -48,10 +41,6 @@ def masked(
     G is the longest completion, in whole blocks of the model; shorter
     ones are padded on the right, where no token sees them. A token's weight is also multiplied by
     G / (tokens of the completion), as the loss divides by G.
-
-    Args:
-        policy: the model, for its special tokens, its blocks and its device.
-        texts: B texts.
     """
     prompts, prompt_mask = left_pad([text.prompt for text in texts], policy.eos_id)  # [B, P]
     lengths = torch.tensor([len(text.completion) for text in texts])[:, None]  # [B, 1]

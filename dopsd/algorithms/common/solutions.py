@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def solution(task: Task, problem: Problem, method: str) -> str:
-    """Return the problem's own reference, or the task's worked solution.
-
-    Args:
-        method: name of the method, for messages.
-    """
+    """Return the problem's own reference, or the task's worked solution."""
     if problem.reference:
         return problem.reference
     if hasattr(task, "worked_solution"):
@@ -37,11 +33,7 @@ def solution(task: Task, problem: Problem, method: str) -> str:
 
 
 def taught_solution(task: Task, problem: Problem, method: str) -> str:
-    """Return `solution` in the layout that the task's prompt asks for, for methods that learn it.
-
-    Raises:
-        DopsdError: if there is none.
-    """
+    """Return `solution` in the layout that the task's prompt asks for, to be learnt."""
     if problem.reference and isinstance(task, LayoutTask):
         return task.laid_out_reference(problem)
     return solution(task, problem, method)
@@ -49,19 +41,12 @@ def taught_solution(task: Task, problem: Problem, method: str) -> str:
 
 @dataclass
 class Solutions:
-    """Solutions that a method learns, as tokens; logs once if some are longer than G.
+    """Solutions that a method learns, as tokens; logs once if some are longer than G."""
 
-    Attributes:
-        task: the task.
-        method: name of the method, for messages.
-        length: G, tokens of a solution.
-        is_cut_logged: whether the log line about cut solutions was written.
-    """
-
-    task: Task
-    method: str
-    length: int
-    is_cut_logged: bool = False
+    task: Task  # the task
+    method: str  # name of the method, for messages
+    length: int  # G, tokens of a solution
+    is_cut_logged: bool = False  # whether the log line about cut solutions was written
 
     def of(self, policy: Policy, problems: Sequence[Problem]) -> list[Tensor]:
         """Return each problem's solution [G], padded with end of text."""

@@ -138,9 +138,6 @@ def unmasking(
     CE and H are in nats per token. H is the entropy of softmax(logits / temperature), averaged over
     the tokens of both forwards where the model's first choice is correct.
 
-    Args:
-        batch: B solutions.
-
     Returns:
         The loss [B], and the metrics `cross_entropy` and `entropy`, each [B].
     """

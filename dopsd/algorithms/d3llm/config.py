@@ -1,5 +1,7 @@
 """Settings of d3LLM."""
 
+from typing import ClassVar
+
 from dopsd.algorithms.common.config import (
     CROSS_ENTROPY_BYTES,
     AlgorithmConfig,
@@ -28,21 +30,9 @@ class D3llmConfig(AlgorithmConfig):
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         learning_rate=2e-5, prompts_per_collect=64, lora=AdapterConfig(r=256, alpha=256)
     )
-
-    @property
-    def depends_on_length(self) -> bool:
-        """Whether batches depend on the number of updates: yes, block and masks grow with it."""
-        return True
-
-    @property
-    def wants_solutions(self) -> bool:
-        """Whether the method needs reference solutions: always."""
-        return True
-
-    @property
-    def fixes_steps(self) -> bool:
-        """Whether the method decides itself how many tokens a step commits: yes."""
-        return True
+    depends_on_length: ClassVar[bool] = True
+    wants_solutions: ClassVar[bool] = True
+    fixes_steps: ClassVar[bool] = True
 
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a solution costs, two masks which share a block, and the recordings."""

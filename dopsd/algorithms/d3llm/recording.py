@@ -31,23 +31,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recorded:
-    """The recording of one problem.
+    """The recording of one problem."""
 
-    Attributes:
-        problem_id: the problem.
-        revealed_at: [G], the step at which each position was written.
-        tries: number of tries.
-        correct: whether the last try was correct.
-        seconds: wall-clock time, as an equal share of the time of its batch.
-        cpu_seconds: time of the processors, likewise.
-    """
-
-    problem_id: str
-    revealed_at: list[int]
-    tries: int
-    correct: bool
-    seconds: float
-    cpu_seconds: float = 0.0
+    problem_id: str  # the problem
+    revealed_at: list[int]  # [G], the step at which each position was written
+    tries: int  # number of tries
+    correct: bool  # whether the last try was correct
+    seconds: float  # wall-clock time, as an equal share of the time of its batch
+    cpu_seconds: float = 0.0  # time of the processors, likewise
 
 
 class Recorder:
@@ -78,11 +69,7 @@ class Recorder:
     def record(
         self, problems: Sequence[Problem], progress: Progress | None = None
     ) -> list[Recorded]:
-        """Return the recordings of these problems, in order; missing ones are made and appended.
-
-        Args:
-            progress: counts the problems that are recorded now.
-        """
+        """Return the recordings of these problems, in order; missing ones are made and appended."""
         missing = [problem for problem in problems if problem.id not in self.known]
         if missing:
             started, cpu_started = time.monotonic(), time.process_time()
@@ -126,8 +113,6 @@ def record_all(config: D3llmConfig, context: AlgorithmContext, chunk: int = 256)
     """Record every training problem that is not recorded yet.
 
     Args:
-        config: settings of d3LLM.
-        context: task, policy and lengths of the run.
         chunk: problems between two writes to the file; a kill loses at most these.
 
     Returns:

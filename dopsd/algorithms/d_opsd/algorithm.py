@@ -75,11 +75,7 @@ class DOpsd:
     def updates(
         self, policy: Policy, rollouts: list[Rollout], views: Sequence[TeacherView], collect: int
     ) -> list[list[Batch]]:
-        """Return the batches of each update on these rollouts.
-
-        Args:
-            views: what the teacher of each is given.
-        """
+        """Return the batches of each update on these rollouts."""
         states = self._shared_states(policy, rollouts, views, (self.collector.seed, collect))
         updates: list[list[Batch]] = [[part] if part else [] for part in states]
         if not updates and not self.config.skip_empty:
@@ -113,11 +109,7 @@ class DOpsd:
     def teacher_views(
         self, policy: Policy, selected: Sequence[SelectedRollout]
     ) -> Sequence[TeacherView]:
-        """Return what the teacher of each rollout is given: by default what the student has.
-
-        Args:
-            policy: the model, with its text conversion.
-        """
+        """Return what the teacher of each rollout is given: by default what the student has."""
         return [AS_STUDENT] * len(selected)
 
     def loss(self, policy: Policy, batch: States) -> LossOutput:
@@ -193,7 +185,6 @@ def sampleable_logits(policy: Policy, hidden: Tensor) -> Tensor:
     The mask and reserved ids then get neither confidence nor a share of the loss.
 
     Args:
-        policy: the model, whose head is applied.
         hidden: [..., D].
 
     Returns:

@@ -14,37 +14,26 @@ if TYPE_CHECKING:
 
 
 class Terms(NamedTuple):
-    """What the entries of the vocabulary add to a divergence, all [..., V].
+    """What the entries of the vocabulary add to a divergence, all [..., V]."""
 
-    Attributes:
-        value: each entry's term; their sum is the divergence.
-        gradient: what is differentiated for a term that is kept; None: `value`.
-        capped_gradient: what is differentiated for a term that `clip` caps; None: nothing.
-    """
-
-    value: Tensor
-    gradient: Tensor | None = None
+    value: Tensor  # each entry's term; their sum is the divergence
+    gradient: Tensor | None = None  # what is differentiated for a term that is kept; None: `value`
+    # what is differentiated for a term that `clip` caps; None: nothing
     capped_gradient: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """A divergence between student and teacher; a subclass may override `terms`.
+    """A divergence between student and teacher; a subclass may override `terms`."""
 
-    Attributes:
-        kind: reverse_kl, forward_kl or jsd; or the name of a subclass's own.
-        beta: weight of the teacher in the mixture of jsd.
-        top_k: 0: over the full vocabulary; else over the teacher's k most likely tokens, with both
-            distributions renormalised.
-        clip: bound of what is_by_position says, in nats; None: no bound.
-        is_by_position: False: cap each vocabulary entry's term, as published; True: scale the
-            whole position down to the bound (own).
-    """
-
-    kind: str
-    beta: float = 0.5
+    kind: str  # reverse_kl, forward_kl or jsd; or the name of a subclass's own
+    beta: float = 0.5  # weight of the teacher in the mixture of jsd
+    # 0: over the full vocabulary; else over the teacher's k most likely tokens, with both
+    # distributions renormalised
     top_k: int = 0
-    clip: float | None = None
+    clip: float | None = None  # bound of what is_by_position says, in nats; None: no bound
+    # False: cap each vocabulary entry's term, as published; True: scale the whole position down to
+    # the bound (own)
     is_by_position: bool = False
 
     @classmethod

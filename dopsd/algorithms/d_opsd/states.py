@@ -28,22 +28,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BlockSchedule:
-    """The blocks of a completion.
+    """The blocks of a completion."""
 
-    Attributes:
-        block_length: tokens of a block.
-        num_transfer_tokens: tokens committed at each step of a block.
-        mask_id: id of the mask.
-        eos_id: id that ends a text.
-        shared: tokens of a block that a prompt may share with its completion; 1: it shares none.
-        by_threshold: whether a step commits any number of tokens, in as few steps as it takes.
-    """
-
-    block_length: int
-    num_transfer_tokens: tuple[int, ...]
-    mask_id: int
-    eos_id: int
+    block_length: int  # tokens of a block
+    num_transfer_tokens: tuple[int, ...]  # tokens committed at each step of a block
+    mask_id: int  # id of the mask
+    eos_id: int  # id that ends a text
+    # tokens of a block that a prompt may share with its completion; 1: it shares none
     shared: int = 1
+    # whether a step commits any number of tokens, in as few steps as it takes
     by_threshold: bool = False
 
     @classmethod
@@ -134,9 +127,6 @@ def trained_steps(
     With S recorded steps, `drop_remainder` is the published rule: floor((S-1)/chunks) x chunks
     states are trained on. `state_sample` first draws that many steps uniformly, which leaves the
     mean over states unbiased.
-
-    Args:
-        config: drop_remainder, state_sample and updates_per_trajectory.
     """
     steps = recorded_steps(rollout, config, blocks)
     if config.state_sample and len(steps) > config.state_sample:

@@ -27,21 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TeacherView:
-    """What the teacher of a rollout is given; by default what the student has.
+    """What the teacher of a rollout is given; by default what the student has."""
 
-    Attributes:
-        prompt_ids: [Q], the teacher's own prompt; None: the student's.
-        shown_ids: [G], the completion whose tokens the teacher is shown; None: the rollout's own.
-        showable: [G], positions that it may be shown; None: all.
-        least: positions that it is shown at least, where as many can be shown.
-        whole_from: positions from this one on are shown only in states in which all of them are
-            masked.
-    """
-
-    prompt_ids: Tensor | None = None
+    prompt_ids: Tensor | None = None  # [Q], the teacher's own prompt; None: the student's
+    # [G], the completion whose tokens the teacher is shown; None: the rollout's own
     shown_ids: Tensor | None = None
-    showable: Tensor | None = None
-    least: int = 0
+    showable: Tensor | None = None  # [G], positions that it may be shown; None: all
+    least: int = 0  # positions that it is shown at least, where as many can be shown
+    # positions from this one on are shown only in states in which all of them are masked
     whole_from: int = LARGEST
 
     def prompt(self, rollout: Rollout) -> Tensor:
@@ -87,27 +80,15 @@ SHOWN = (
 
 @dataclass
 class TeacherPrompts:
-    """Makes prompts that tell a solution; logs once if some are cut.
+    """Makes prompts that tell a solution; logs once if some are cut."""
 
-    Attributes:
-        method: name of the method, for messages.
-        collector: the task and how it asks.
-        max_prompt: tokens of a prompt at most, the last ones.
-        is_cut_logged: whether the log line about cut prompts was written.
-    """
-
-    method: str
-    collector: RolloutCollector
-    max_prompt: int
-    is_cut_logged: bool = False
+    method: str  # name of the method, for messages
+    collector: RolloutCollector  # the task and how it asks
+    max_prompt: int  # tokens of a prompt at most, the last ones
+    is_cut_logged: bool = False  # whether the log line about cut prompts was written
 
     def of(self, policy: Policy, pairs: Sequence[tuple[Problem, str]]) -> list[Tensor]:
-        """Return the last `max_prompt` tokens [Q] of each prompt.
-
-        Args:
-            policy: the model, with its text conversion.
-            pairs: problems, each with the text that the teacher is told.
-        """
+        """Return the last `max_prompt` tokens [Q] of each prompt."""
         length = self.collector.sampling.gen_length
         prompts = [self._with_solution(policy, *pair) for pair in pairs]
         longest = max(map(len, prompts), default=0)

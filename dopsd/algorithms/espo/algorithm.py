@@ -34,11 +34,7 @@ def build(config: EspoConfig, context: AlgorithmContext) -> Espo:
 
 
 class Espo:
-    """Compare rewards within groups of rollouts, and make several updates per collect.
-
-    Args:
-        max_sequences: sequences of a forward pass that fit into memory.
-    """
+    """Compare rewards within groups of rollouts, and make several updates per collect."""
 
     normalize_by_all_prompts = False  # the mean over completions, or tokens; they hold advantages
 
@@ -199,7 +195,6 @@ def ratio_terms(config: EspoConfig, batch: CoupledViews, logps: Tensor) -> _Term
     -min(r A, clip(r, 1-e, 1+e) A), and (E - E_ref)^2 / (2 L) as the KL.
 
     Args:
-        batch: B completions.
         logps: [B, N, G], ln p under the model in training.
     """
     now, old, ref = (
@@ -220,8 +215,6 @@ def squared_terms(config: EspoConfig, batch: CoupledViews, logps: Tensor) -> _Te
     ln(1 -+ e).
 
     Args:
-        config: the clamp, and psi.
-        batch: B completions.
         logps: [B, N, G], ln p under the model in training.
     """
     now, old, ref = (
@@ -242,7 +235,6 @@ def token_terms(config: EspoConfig, batch: CoupledViews, logps: Tensor) -> _Term
     """Return the terms of coupled-GRPO, summed over tokens: each token has a ratio of its own.
 
     Args:
-        batch: B completions.
         logps: [B, N, G], ln p under the model in training.
     """
     now, old, ref = (
@@ -263,19 +255,12 @@ LEAST, MOST = 0.2, 0.8  # shares of masked tokens with `masks: share`
 
 @dataclass(frozen=True)
 class Draw:
-    """What masks are drawn from.
+    """What masks are drawn from."""
 
-    Attributes:
-        group_keys: [B], the same for all completions of a problem.
-        keys: [B], one for each completion.
-        attempts: [B], index of the completion in its group.
-        group_size: completions of a group.
-    """
-
-    group_keys: Tensor
-    keys: Tensor
-    attempts: Tensor
-    group_size: int
+    group_keys: Tensor  # [B], the same for all completions of a problem
+    keys: Tensor  # [B], one for each completion
+    attempts: Tensor  # [B], index of the completion in its group
+    group_size: int  # completions of a group
 
 
 def coupled_masks(config: EspoConfig, draw: Draw, eligible: Tensor) -> tuple[Tensor, Tensor]:

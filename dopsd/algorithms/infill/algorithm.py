@@ -27,11 +27,7 @@ PROBED = 4  # of so many states one is measured
 
 
 def build(config: InfillConfig, context: AlgorithmContext) -> Infill:
-    """Return the algorithm with its settings and the run's context.
-
-    Raises:
-        DopsdError: if the task has no such answers.
-    """
+    """Return the algorithm with its settings and the run's context."""
     return Infill(config, context)
 
 

@@ -1,6 +1,6 @@
 """Settings of answer infilling."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -27,16 +27,12 @@ class InfillConfig(DOpsdConfig):
     least_shift: Share = 0.0  # where the answer moves the teacher less than this, rewards teach
     group_size: Annotated[int, Field(ge=2, le=LARGEST)] = 8  # rewards: rollouts per problem
     shrink: Count = 4  # rewards: denoising steps whose tokens are predicted from one state
+    reveals_own_future: ClassVar[bool] = False
 
     @property
     def wants_gold_answers(self) -> bool:
         """Whether the method needs the gold answer of every problem."""
         return self.answer == "gold"
-
-    @property
-    def reveals_own_future(self) -> bool:
-        """Whether the teacher is shown tokens of the rollout that the student has not reached."""
-        return False
 
     @property
     def unseen_by_blocks(self) -> tuple[str, str] | None:

@@ -29,19 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A rollout to learn from.
+    """A rollout to learn from."""
 
-    Attributes:
-        rollout: the student's rollout.
-        span: its answer.
-        answer: text of the answer that the teacher knows.
-        filled: the rollout's completion with that answer.
-    """
-
-    rollout: Rollout
-    span: AnswerSpan
-    answer: str
-    filled: FilledCompletion
+    rollout: Rollout  # the student's rollout
+    span: AnswerSpan  # its answer
+    answer: str  # text of the answer that the teacher knows
+    filled: FilledCompletion  # the rollout's completion with that answer
 
     @property
     def is_rebuilt(self) -> bool:
@@ -63,9 +56,6 @@ def lesson(
     completion can hold the known answer.
 
     Args:
-        policy: the model, with its text conversion.
-        task: the task, whose verifier checks the span.
-        answer: a right answer, which its teacher knows.
         after_eos: the text after the first end of text is scored, too.
     """
     ids, eos = rollout.completion_ids, policy.eos_id
@@ -100,8 +90,6 @@ def count(sums: MetricSums, kept: int, lessons: Sequence[Lesson]) -> None:
     """Add the metrics of a collect.
 
     Args:
-        sums: metrics of the rollouts, which are added to.
-        kept: rollouts for which an answer was known.
         lessons: those of them with a usable span.
     """
     if kept:
@@ -112,11 +100,7 @@ def count(sums: MetricSums, kept: int, lessons: Sequence[Lesson]) -> None:
 
 
 class Answers:
-    """Finds the answer of each problem.
-
-    Raises:
-        DopsdError: if the task has no such answers.
-    """
+    """Finds the answer of each problem."""
 
     def __init__(self, config: InfillConfig, task: Task) -> None:
         self.kind, self.task = config.answer, task
@@ -154,15 +138,10 @@ class Answers:
 
 
 class Shift(NamedTuple):
-    """How far the answer moves the teacher.
+    """How far the answer moves the teacher."""
 
-    Attributes:
-        total: total variation, 0 to 1, summed over positions of all processes.
-        positions: their number.
-    """
-
-    total: float
-    positions: int
+    total: float  # total variation, 0 to 1, summed over positions of all processes
+    positions: int  # their number
 
     @property
     def mean(self) -> float:
@@ -175,10 +154,6 @@ def answer_shift(policy: Policy, updates: Iterable[Iterable[States]], at_once: i
 
     Both have the teacher's weights, so that what the student learns does not change the measure.
     Positions are all candidates of the states at which the teacher is shown a part of the answer.
-
-    Args:
-        policy: the model, with its teacher.
-        updates: the states, by update and batch.
     """
     total, positions = 0.0, 0
     for batch in chain.from_iterable(updates):

@@ -123,7 +123,6 @@ def batch_of(
     """Return rows of at most `at_once` positions, in main memory.
 
     Args:
-        policy: the model, for its special tokens.
         places: positions of each completion, in order.
         at_once: C.
 

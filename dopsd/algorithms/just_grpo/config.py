@@ -1,7 +1,7 @@
 """Settings of JustGRPO."""
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -36,6 +36,8 @@ class JustGrpoConfig(GroupConfig):
         weight_decay=0.0,
         grad_clip=1.0,
     )
+    fixes_steps: ClassVar[bool] = True
+    needs_reference: ClassVar[bool] = False
 
     def sampling_of(self, sampling: SamplingConfig) -> SamplingConfig:
         """Return how rollouts are made: from left to right, or in blocks with the threshold.
@@ -58,11 +60,6 @@ class JustGrpoConfig(GroupConfig):
             )
         return None
 
-    @property
-    def fixes_steps(self) -> bool:
-        """Whether the method decides itself how many tokens a step commits: yes."""
-        return True
-
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: a forward for each scored position."""
         length, is_top = sampling.gen_length, self.positions == "entropy_top"
@@ -83,11 +80,6 @@ class JustGrpoConfig(GroupConfig):
                 " the threshold are scored; set both (paper: 0.8), or positions all, threshold null"
             )
         return self
-
-    @property
-    def needs_reference(self) -> bool:
-        """Whether the method computes with the initial policy: no."""
-        return False
 
 
 METRICS = GROUPS | {

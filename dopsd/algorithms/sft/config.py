@@ -1,6 +1,6 @@
 """Settings of supervised fine-tuning."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from dopsd.algorithms.common.config import (
     MASKED_CROSS_ENTROPY,
@@ -47,6 +47,7 @@ class SftConfig(AlgorithmConfig):
         prompts_per_collect=16,
         lora=AdapterConfig(r=128, alpha=256, dropout=0.05, targets=["q_proj", "k_proj", "v_proj"]),
     )
+    needs_reference: ClassVar[bool] = False
 
     def looks(self, updates: int) -> int:
         """Return how often a run of so many updates looks at texts that are not learnt."""
@@ -71,11 +72,6 @@ class SftConfig(AlgorithmConfig):
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a solution costs: one mask."""
         return Forwards(0, 0, 1)
-
-    @property
-    def needs_reference(self) -> bool:
-        """Whether the method computes with the initial policy: no."""
-        return False
 
 
 def _held_out(share: str) -> Metric:

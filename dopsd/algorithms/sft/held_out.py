@@ -31,7 +31,6 @@ class HeldOut:
     """Texts that are not learnt, masked alike each time.
 
     Args:
-        pairs: prompts and what is learnt after them.
         shown: a prompt with its response, of which an answer is logged; or none.
     """
 
@@ -47,11 +46,7 @@ class HeldOut:
 
     @torch.no_grad()
     def measure(self, policy: Policy, collect: int) -> MetricSums:
-        """Return the loss at each share of masks, over this rank's texts; log one answer.
-
-        Args:
-            collect: number of the collect, for the log.
-        """
+        """Return the loss at each share of masks, over this rank's texts; log one answer."""
         group, size, found = policy.process_group, self.context.sequences_at_once, MetricSums()
         mine = self.texts[group.rank :: group.size]
         log(f"sft: update {collect}: looking at texts that are not learnt: {len(self.texts)}")

@@ -48,11 +48,7 @@ def build(config: SpgConfig, context: AlgorithmContext) -> Spg:
 
 
 class Spg:
-    """Raise a lower bound of better completions, and lower an upper bound of worse ones.
-
-    Args:
-        max_sequences: sequences of a forward pass that fit into memory.
-    """
+    """Raise a lower bound of better completions, and lower an upper bound of worse ones."""
 
     normalize_by_all_prompts = False  # weights are token counts; advantages are in the batch
 

@@ -1,6 +1,6 @@
 """Settings of SPG."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from dopsd.algorithms.common.config import GROUPS, Forwards, IteratedGroupConfig, TrainOverrides
 from dopsd.core.metrics import Metric
@@ -22,15 +22,11 @@ class SpgConfig(IteratedGroupConfig):
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         learning_rate=3e-6, prompts_per_collect=16
     )
+    needs_reference: ClassVar[bool] = False
 
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: a collect makes no forward beside sampling."""
         return self.forwards_each(0, self.draws)
-
-    @property
-    def needs_reference(self) -> bool:
-        """Whether the method computes with the initial policy: no."""
-        return False
 
 
 LOSS = "dopsd.algorithms.spg.algorithm"

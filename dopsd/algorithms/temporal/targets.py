@@ -57,10 +57,8 @@ def targets(
     """Return the targets of some states of a rollout, by forwards of the present weights.
 
     Args:
-        policy: the model, in the context of the teacher.
         ids: [S, P+G], the states that the teacher sees.
         wanted: indices of states, each with its trained positions [G].
-        config: target, gap and top_k.
     """
     length = steps.masked.shape[1]
     parts = [policy.hidden(part.to(policy.device), None) for part in ids.split(rows)]

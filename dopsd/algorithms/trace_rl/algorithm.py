@@ -31,19 +31,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Collect:
-    """The rollouts of a collect that are trained on.
+    """The rollouts of a collect that are trained on."""
 
-    Attributes:
-        rewarded: the rollouts, group by group.
-        problems: this rank's problems.
-        number: that of the collect.
-        metrics: metrics of the collect, to add to.
-    """
-
-    rewarded: Sequence[Rewarded]
-    problems: Sequence[Problem]
-    number: int
-    metrics: MetricSums
+    rewarded: Sequence[Rewarded]  # the rollouts, group by group
+    problems: Sequence[Problem]  # this rank's problems
+    number: int  # that of the collect
+    metrics: MetricSums  # metrics of the collect, to add to
 
 
 def build(config: TraceRlConfig, context: AlgorithmContext) -> TraceRl:
@@ -58,7 +51,6 @@ class TraceRl:
 
     Args:
         method: name of the method, part of its random keys.
-        context: task, policy, lengths and seed of the run.
     """
 
     normalize_by_all_prompts = False  # weights count states or tokens
@@ -83,11 +75,7 @@ class TraceRl:
         return Collected(self._updates(policy, plan, rewarded), stats)
 
     def prepared(self, policy: Policy, plan: Plan, collect: Collect) -> Plan:
-        """Return the states with what a subclass adds to them.
-
-        Args:
-            plan: the states to train on, with their old log-probabilities.
-        """
+        """Return the states with what a subclass adds to them."""
         return plan
 
     def _is_kept(self, group: Sequence[Rewarded]) -> bool:
@@ -189,7 +177,6 @@ def state_losses(logps: Tensor, batch: Trace, config: TraceRlConfig) -> StateLos
     Args:
         logps: [B, G], ln p of the targets, 0 where nothing is predicted.
         batch: the states; their earlier log-probabilities are 0 there too.
-        config: clip_range, kl_weight and kl_reduction.
     """
     ratio, advantage = (logps - batch.old_logps).exp(), batch.advantage.reshape(len(logps), -1)
     gain = clipped_gain(ratio, advantage, 1 - config.clip_range, 1 + config.clip_range)

@@ -102,7 +102,6 @@ def plan_states(
     """Return all states of the rollouts; their log-probabilities are still 0.
 
     Args:
-        policy: the model, for its special tokens.
         predicts_all: predict every counted masked token, not only those that the group committed.
     """
     rollouts = [item.rollout for item in rewarded]
@@ -131,12 +130,7 @@ def plan_states(
 
 
 def most_surprising(plan: Plan, keys: Tensor, n: int, temperature: float) -> Plan:
-    """Return a plan with n states of each rollout, drawn by surprise; all where there are fewer.
-
-    Args:
-        plan: all states, with their old log-probabilities.
-        keys: keys of the draws, one of each rollout.
-    """
+    """Return a plan with n states of each rollout, drawn by surprise; all where there are fewer."""
     surprise = -(plan.batch.old_logps * plan.committed).sum(1) / plan.committed.sum(1)
     kept: list[int] = []
     for index in plan.rollout.unique():

@@ -40,11 +40,7 @@ def build(config: VrpoConfig, context: AlgorithmContext) -> Vrpo:
 
 
 class Vrpo:
-    """Sample, pair the best with the worst rollout, and prefer the one to the other.
-
-    Args:
-        max_sequences: sequences of a forward pass that fit into memory.
-    """
+    """Sample, pair the best with the worst rollout, and prefer the one to the other."""
 
     normalize_by_all_prompts = False
 
@@ -142,7 +138,6 @@ def likelihood_bound(policy: Policy, batch: PreferenceBatch, max_sequences: int)
     Eq. 6; LLaDA 1.5, section 3.1).
 
     Args:
-        batch: B pairs.
         max_sequences: sequences of one pair in memory at once (two at least); the other masks are
             recomputed in the backward pass. The number of forwards does not depend on B.
 

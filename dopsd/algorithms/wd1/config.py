@@ -1,5 +1,7 @@
 """Settings of wd1."""
 
+from typing import ClassVar
+
 from dopsd.algorithms.common.config import (
     GROUPS,
     MASKED_LOGP,
@@ -19,15 +21,11 @@ class Wd1Config(IteratedGroupConfig):
     train: TrainOverrides = TrainOverrides(  # what this method changes in section train
         learning_rate=3e-6, prompts_per_collect=8
     )
+    needs_reference: ClassVar[bool] = False
 
     def forwards(self, sampling: SamplingConfig) -> Forwards:
         """Return what a problem costs: a collect makes no forward beside sampling."""
         return self.forwards_each(0, 1)
-
-    @property
-    def needs_reference(self) -> bool:
-        """Whether the method computes with the initial policy: no."""
-        return False
 
 
 METRICS = GROUPS | {"logp": MASKED_LOGP}

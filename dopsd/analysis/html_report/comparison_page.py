@@ -34,11 +34,7 @@ WORDS += ("Rollout", "Seed", "Update", "Validation and test")
 
 
 def comparison_page(facts: ComparisonFacts, digest: str) -> str:
-    """Return the page.
-
-    Args:
-        digest: digest of the facts, which the page keeps.
-    """
+    """Return the page."""
     tasks = list(dict.fromkeys(run.task for run in facts.runs))
     shown = facts.named_tables
     values = {

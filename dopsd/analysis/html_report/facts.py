@@ -11,93 +11,57 @@ from dopsd.core.paths import RunKey
 
 @dataclass(frozen=True)
 class Description:
-    """What was run, in words and numbers.
+    """What was run, in words and numbers."""
 
-    Attributes:
-        task: the task in words.
-        is_graded: whether answers get partial scores.
-        problems: number of problems of each split.
-        method: the method in words: what its settings make of it.
-        base: folder of the base model.
-        parameters: parameters of the base.
-        trained: parameters that training changes: of the adapter, or all.
-        solutions: different solutions of the test problems of a graded task, where problems share
-            them; else 0.
-        start: folder of the checkpoint that training started from; empty: the base.
-        variant: name of the method that the settings are; empty: that of the algorithm.
-    """
-
-    task: str
-    is_graded: bool
-    problems: dict[str, int]
-    method: str
-    base: str
-    parameters: int
-    trained: int
+    task: str  # the task in words
+    is_graded: bool  # whether answers get partial scores
+    problems: dict[str, int]  # number of problems of each split
+    method: str  # the method in words: what its settings make of it
+    base: str  # folder of the base model
+    parameters: int  # parameters of the base
+    trained: int  # parameters that training changes: of the adapter, or all
+    # different solutions of the test problems of a graded task, where problems share them; else 0
     solutions: int = 0
-    start: str = ""
-    variant: str = ""
+    start: str = ""  # folder of the checkpoint that training started from; empty: the base
+    variant: str = ""  # name of the method that the settings are; empty: that of the algorithm
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a run.
+    """The settings of a run."""
 
-    Attributes:
-        values: each setting by dotted key, as recorded in training.
-        planned_updates: updates after which the run was to end.
-        profile: the profile that is nearest to params.yaml, with its options; empty if params.yaml
-            no longer has this run's settings.
-        differences: keys with the run's value and the profile's.
-        commands: the commands that repeat the run.
-        files: key, path and SHA-256 of the local files that the task's section names.
-        is_of_other_base: whether the embedded base of the profile cannot serve the run.
-        stale: why the run is not one of params.yaml and this code; empty if it is.
-    """
-
-    values: dict[str, str]
-    planned_updates: int | None
+    values: dict[str, str]  # each setting by dotted key, as recorded in training
+    planned_updates: int | None  # updates after which the run was to end
+    # the profile that is nearest to params.yaml, with its options; empty if params.yaml no longer
+    # has this run's settings
     profile: str
-    differences: list[tuple[str, str, str]]
-    commands: list[str]
+    differences: list[tuple[str, str, str]]  # keys with the run's value and the profile's
+    commands: list[str]  # the commands that repeat the run
+    # key, path and SHA-256 of the local files that the task's section names
     files: list[tuple[str, str, str]]
-    is_of_other_base: bool
-    stale: str
+    is_of_other_base: bool  # whether the embedded base of the profile cannot serve the run
+    stale: str  # why the run is not one of params.yaml and this code; empty if it is
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """All that a run's report shows.
+    """All that a run's report shows."""
 
-    Attributes:
-        key: task, method and seed.
-        description: what was run.
-        settings: its settings.
-        tested: contents of test/paired.json.
-        curve: rows of curve.csv.
-        training: rows of train.csv.
-        costs: cumulative costs by update.
-        totals: counters at the end of training.
-        trajectory: contents of trajectory.json.
-        answers: answers drawn at random; None for runs tested before they were kept.
-        machine: the machines that trained the run; none for a run from DVC's cache.
-        digests: digests of data, code and weights, by name.
-        metrics: unit and meaning of each metric of train.csv.
-    """
-
-    key: RunKey
-    description: Description
-    settings: Settings
-    tested: dict[str, Any]
-    curve: list[dict[str, Any]]
-    training: list[dict[str, Any]]
-    costs: dict[int, dict[str, float]]
-    totals: dict[str, Any]
-    trajectory: dict[str, Any]
+    key: RunKey  # task, method and seed
+    description: Description  # what was run
+    settings: Settings  # its settings
+    tested: dict[str, Any]  # contents of test/paired.json
+    curve: list[dict[str, Any]]  # rows of curve.csv
+    training: list[dict[str, Any]]  # rows of train.csv
+    costs: dict[int, dict[str, float]]  # cumulative costs by update
+    totals: dict[str, Any]  # counters at the end of training
+    trajectory: dict[str, Any]  # contents of trajectory.json
+    # answers drawn at random; None for runs tested before they were kept
     answers: list[dict[str, Any]] | None
+    # the machines that trained the run; none for a run from DVC's cache
     machine: list[dict[str, Any]]
-    digests: dict[str, str]
-    metrics: dict[str, tuple[str, str]]
+    digests: dict[str, str]  # digests of data, code and weights, by name
+    metrics: dict[str, tuple[str, str]]  # unit and meaning of each metric of train.csv
 
     @property
     def method(self) -> str:
@@ -124,31 +88,19 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class ComparisonFacts:
-    """All that a comparison's report shows.
+    """All that a comparison's report shows."""
 
-    Attributes:
-        runs: the runs.
-        tables: rows of `dopsd.pipeline.results.comparison.values`.
-        settings: by task, each setting that differs between methods, with its value by method.
-        warnings: how runs were measured in different ways.
-        measured_on: what measured each run, in words, by run.
-        stale: why runs are not those of params.yaml and this code, by run.
-        links: address of each run's own report, by run.
-        bases: the folder of each task's base.
-        baseline: the method whose best accuracy the others have to reach.
-        graded: tasks that give partial scores.
-    """
-
-    runs: list[Finished]
-    tables: dict[str, list[dict[str, Any]]]
+    runs: list[Finished]  # the runs
+    tables: dict[str, list[dict[str, Any]]]  # rows of `dopsd.pipeline.results.comparison.values`
+    # by task, each setting that differs between methods, with its value by method
     settings: dict[str, dict[str, dict[str, str]]]
-    warnings: list[str]
-    measured_on: dict[str, str]
-    stale: dict[str, str]
-    links: dict[str, str]
-    bases: dict[str, str]
-    baseline: str
-    graded: list[str]
+    warnings: list[str]  # how runs were measured in different ways
+    measured_on: dict[str, str]  # what measured each run, in words, by run
+    stale: dict[str, str]  # why runs are not those of params.yaml and this code, by run
+    links: dict[str, str]  # address of each run's own report, by run
+    bases: dict[str, str]  # the folder of each task's base
+    baseline: str  # the method whose best accuracy the others have to reach
+    graded: list[str]  # tasks that give partial scores
 
     @property
     def names(self) -> dict[tuple[str, str], str]:

@@ -61,11 +61,7 @@ def write_page(path: Path, text: str) -> None:
 def render(
     template: str, digest: str, charts: dict[str, list[Chart]], values: dict[str, Any]
 ) -> str:
-    """Return a page.
-
-    Args:
-        values: what the template shows, by name.
-    """
+    """Return a page."""
     from bokeh.embed import components
     from bokeh.resources import Resources
 

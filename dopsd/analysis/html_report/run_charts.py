@@ -199,21 +199,14 @@ PERCENT, NUMBER = "0.[0]%", "0.[00]a"
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with its texts.
+    """A chart with its texts."""
 
-    Attributes:
-        title: the heading.
-        note: what it shows, in a sentence; may have `code`.
-        figure: the drawing.
-        legend: label, colour and style (line, thin, dashed, band, ring) of what is drawn.
-        costs: what its x axis can show, as keys of AXES; empty: only one thing.
-    """
-
-    title: str
-    note: str
-    figure: Figure
+    title: str  # the heading
+    note: str  # what it shows, in a sentence; may have `code`
+    figure: Figure  # the drawing
+    # label, colour and style (line, thin, dashed, band, ring) of what is drawn
     legend: list[tuple[str, str, str]]
-    costs: list[str]
+    costs: list[str]  # what its x axis can show, as keys of AXES; empty: only one thing
 
 
 def figure_of(x_title: str, y_title: str, is_share: bool, height: int = 300) -> Figure:

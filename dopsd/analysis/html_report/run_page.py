@@ -33,11 +33,7 @@ TOTALS = {  # counter of train.json: what it counts
 
 
 def run_page(facts: RunFacts, digest: str) -> str:
-    """Return the page.
-
-    Args:
-        digest: digest of the facts, which the page keeps.
-    """
+    """Return the page."""
     charts = {
         "accuracy": [accuracy_chart(facts)],
         "training": training_charts(facts),

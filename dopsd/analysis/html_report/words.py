@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ruamel.yaml import YAML
+
+from dopsd.analysis.html_report.page import FOLDER
 from dopsd.analysis.html_report.paired import outcomes
 from dopsd.analysis.results import between_sides
 from dopsd.core.statistics import percent, points
@@ -12,58 +15,9 @@ from dopsd.core.statistics import percent, points
 if TYPE_CHECKING:
     from dopsd.analysis.html_report.facts import RunFacts
 
-GLOSSARY = {
-    "Accuracy": (
-        "the mean score of the answers to all problems of a split. Where answers are right or"
-        " wrong, it is the share of right ones. In a graded task it is the mean share of an answer"
-        " that is right."
-    ),
-    "Adapter": (
-        "a small set of added weights (LoRA). Training changes these alone. Without them the model"
-        " is the base."
-    ),
-    "Attempt": "one of several answers sampled for the same problem.",
-    "Base": "the model before training.",
-    "Block": (
-        "a stretch of neighbouring tokens. An answer is filled in block by block, from left to"
-        " right."
-    ),
-    "Checkpoint": "the trained weights as saved after a number of updates.",
-    "Collect": "one round of sampling answers to train on. Several updates may follow from it.",
-    "Denoising step": (
-        "one pass of the model over an answer, after which the masks it is surest of are filled in."
-    ),
-    "Full marks": "an answer that is right in every part, a score of 100%.",
-    "Greedy": "every token is the most probable one, without chance (temperature 0).",
-    "Interval": (
-        "the 95% interval of a number: the values that other problems of the same kind would"
-        " plausibly give. It does not cover other seeds unless it says so."
-    ),
-    "Mask": "the sign for a token that is not filled in yet. An answer begins as masks alone.",
-    "Nats": "the unit of entropies and divergences with natural logarithms. 1 nat is 1.44 bits.",
-    "Paired difference": (
-        "the mean over problems of one score minus another on the same problem: trained minus base,"
-        " or one method minus another. It is more exact than a comparison of the two intervals."
-    ),
-    "Points": "percentage points: from 50% to 60% are 10 points.",
-    "Profile": "a ready set of settings that `dopsd params --profile` writes to params.yaml.",
-    "Protocol": "how answers are decoded in an evaluation: length, steps, blocks.",
-    "Rollout": "one answer that the model samples in training.",
-    "Seed": "the number that all chance in a run follows from. Other seeds give other runs.",
-    "Student": "the model in training: the base with the adapter, or a copy of the base.",
-    "Target position": (
-        "a mask whose prediction counts in the loss of a denoising step. There are as many of them,"
-        " all in the current block, as the step fills in."
-    ),
-    "Teacher": (
-        "the model whose predictions the student learns. It sees tokens that the student does not."
-    ),
-    "Update": "one optimizer step, which changes the weights.",
-    "Validation and test": (
-        "problems that training never sees. Validation selects the checkpoint. Test is used once,"
-        " for the result."
-    ),
-}
+GLOSSARY: dict[str, str] = YAML(typ="safe", pure=True).load(
+    FOLDER.joinpath("templates/words.yaml").read_text(encoding="utf-8")
+)
 
 
 def headline(facts: RunFacts) -> str:

@@ -24,26 +24,20 @@ MEMBERS = ("data", "method")  # sections of params.yaml with a section for each 
 
 
 class Family(NamedTuple):
-    """The profiles of one base, a profile for each task.
+    """The profiles of one base, a profile for each task."""
 
-    Attributes:
-        base: its name on the Hugging Face hub, or of its folder if it is not published.
-        hardware: hardware that the profiles are for.
-        common: what they change of the settings that all language models share.
-        protocol: what they change of every evaluation protocol.
-        attempts: mean rollouts of a problem with the untrained base, by task, where it is known.
-        batch_size: texts in a pass of rollouts and evaluations, by hardware, where the base's size
-            allows others than the hardware's own.
-        min_rows: rollouts in a pass that attempts ahead fill it to, by hardware, where fewer take
-            it as long.
-    """
-
-    base: str
-    hardware: list[str]
+    base: str  # its name on the Hugging Face hub, or of its folder if it is not published
+    hardware: list[str]  # hardware that the profiles are for
+    # what they change of the settings that all language models share
     common: dict[str, Any] = {}  # noqa: RUF012  # read only
+    # what they change of every evaluation protocol
     protocol: dict[str, Any] = {}  # noqa: RUF012
+    # mean rollouts of a problem with the untrained base, by task, where it is known
     attempts: dict[str, float] = {}  # noqa: RUF012
+    # texts in a pass of rollouts and evaluations, by hardware, where the base's size allows others
+    # than the hardware's own
     batch_size: dict[str, int] = {}  # noqa: RUF012
+    # rollouts in a pass that attempts ahead fill it to, by hardware, where fewer take it as long
     min_rows: dict[str, int] = {}  # noqa: RUF012
 
     @property
@@ -94,12 +88,7 @@ def _language_models() -> dict[str, Any]:
 
 @cache
 def families() -> dict[str, Family]:
-    """Return the bases that have profiles, by the name that their profiles begin with.
-
-    Raises:
-        DopsdError: if an architecture's file has an unknown key, lacks one, or names unknown
-            hardware.
-    """
+    """Return the bases that have profiles, by the name that their profiles begin with."""
     found = {}
     hardware = _language_models()["hardware"]
     for architecture, text in _in_folders(ARCHITECTURES, PROFILES).items():
@@ -152,9 +141,5 @@ def completed(raw: Any) -> Any:  # noqa: ANN401  # any YAML value
 
 
 def language_models() -> dict[str, Any]:
-    """Return a copy of the layers that the profiles of all language models share.
-
-    Raises:
-        DopsdError: if an algorithm's file names a task or a preset that does not exist.
-    """
+    """Return a copy of the layers that the profiles of all language models share."""
     return deepcopy(_language_models())

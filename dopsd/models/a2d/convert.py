@@ -20,18 +20,8 @@ from transformers import PreTrainedTokenizerBase
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import log
 from dopsd.core.tensor_files import fsync_rename
+from dopsd.models import checkpoint_files
 from dopsd.models.a2d.gguf import GgufFile
-from dopsd.models.checkpoint_files import (
-    SHARD,
-    check_copy,
-    check_finite,
-    file_of,
-    header,
-    read_tensor,
-    whole_tensors,
-    write_index,
-    write_shards,
-)
 from dopsd.models.common.decoder_config import TOY, DecoderConfig
 from dopsd.models.denoiser import DenoiserConfig
 from dopsd.models.loading import build_model
@@ -52,18 +42,12 @@ LEFT_OUT = {  # fields of config.json about the autoregressive class and its fil
 
 @dataclass(frozen=True)
 class Form:
-    """How the diffusion model predicts, and how its files hold it.
+    """How the diffusion model predicts, and how its files hold it."""
 
-    Attributes:
-        output_shift: 1: the state at position i predicts token i + 1, as before; 0: token i.
-        mask_token: text of the mask, a special token of the tokenizer or a new one; None: the
-            family's.
-        dtype: of the files.
-    """
-
-    output_shift: int
+    output_shift: int  # 1: the state at position i predicts token i + 1, as before; 0: token i
+    # text of the mask, a special token of the tokenizer or a new one; None: the family's
     mask_token: str | None
-    dtype: torch.dtype
+    dtype: torch.dtype  # of the files
 
 
 @dataclass(frozen=True)
@@ -82,14 +66,9 @@ def convert(path: Path, out: Path, form: Form) -> int:
 
     Args:
         path: a folder in the hub's layout, or a GGUF file.
-        form: what the diffusion model is to be.
 
     Returns:
         The number of weights.
-
-    Raises:
-        DopsdError: if the checkpoint is missing, damaged, of another family, or without a chat
-            template.
     """
     source = read_source(path)
     raw = _config(source, form)
@@ -112,11 +91,7 @@ def convert(path: Path, out: Path, form: Form) -> int:
 
 
 def converted_parts(path: Path, form: Form) -> tuple[DenoiserConfig, PreTrainedTokenizerBase]:
-    """Return config and tokenizer that `convert` would write, without reading weights.
-
-    Raises:
-        DopsdError: as `convert` does.
-    """
+    """Return config and tokenizer that `convert` would write, without reading weights."""
     source = read_source(path)
     raw = _config(source, form)
     kind = class_of(raw["model_type"].removeprefix(f"{ROOM}-"))
@@ -166,7 +141,7 @@ def class_of(model_type: str) -> type[DecoderConfig]:
 def _of_folder(path: Path, raw: dict[str, Any]) -> _Source:
     from transformers import AutoTokenizer
 
-    files = file_of(path)
+    files = checkpoint_files.file_of(path)
     if not (path / "tokenizer.json").is_file():
         raise DopsdError(
             f"{path}: no tokenizer.json; copy it and tokenizer_config.json into the folder",
@@ -193,12 +168,16 @@ def _of_folder(path: Path, raw: dict[str, Any]) -> _Source:
     shapes = {
         name: torch.empty(shape, device="meta")
         for file in set(files.values())
-        for name, shape in header(file).items()
+        for name, shape in checkpoint_files.header(file).items()
     }
     if raw.get("tie_word_embeddings") and shapes.pop(HEAD, None) is not None:
-        check_copy(path, files, HEAD, EMBEDDING)  # some files hold the embedding twice
+        checkpoint_files.check_copy(
+            path, files, HEAD, EMBEDDING
+        )  # some files hold the embedding twice
     raw = {"tie_word_embeddings": False} | raw
-    return _Source(path, raw, shapes, lambda name: read_tensor(files[name], name), tokenizer)
+    return _Source(
+        path, raw, shapes, lambda name: checkpoint_files.read_tensor(files[name], name), tokenizer
+    )
 
 
 def _config(source: _Source, form: Form) -> dict[str, Any]:
@@ -281,7 +260,7 @@ def _refuse_misfits(source: _Source, raw: dict[str, Any]) -> None:
     """Refuse tensors that are not those of the model that config.json describes."""
     config = class_of(source.raw["model_type"]).from_dict(raw)
     with torch.device("meta"):
-        expected = whole_tensors(build_model(config))
+        expected = checkpoint_files.whole_tensors(build_model(config))
     found = {name: tuple(shape.shape) for name, shape in source.shapes.items()}
     for name, tensor in expected.items():
         shape = tuple(tensor.shape)
@@ -308,15 +287,15 @@ def _write_weights(source: _Source, out: Path, raw: dict[str, Any], dtype: torch
 
     def tensor(name: str) -> Tensor:
         values = source.tensor(name)
-        check_finite([(name, values)], source.path)
+        checkpoint_files.check_finite([(name, values)], source.path)
         if name in (EMBEDDING, HEAD):
             values = with_mask(values, size, mask, len(source.tokenizer))
         return values.to(dtype)
 
     shapes = {name: shape_of(name, shape) for name, shape in source.shapes.items()}
-    plan = write_shards(shapes, tensor, out, SHARD)
+    plan = checkpoint_files.write_shards(shapes, tensor, out, checkpoint_files.SHARD)
     if plan.is_sharded:
-        write_index(plan, out)
+        checkpoint_files.write_index(plan, out)
     return sum(shape.numel() for shape in shapes.values())
 
 
@@ -336,11 +315,7 @@ def with_mask(rows: Tensor, size: int, mask: int, tokens: int) -> Tensor:
 
 
 def write_tiny(path: Path, out: Path) -> None:
-    """Write a tiny random autoregressive model of a checkpoint's family, with its tokenizer.
-
-    Args:
-        path: the checkpoint, a folder or a GGUF file.
-    """
+    """Write a tiny random autoregressive model of a checkpoint's family, with its tokenizer."""
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     source = read_source(path)

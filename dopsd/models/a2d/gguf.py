@@ -41,11 +41,7 @@ TOKENIZER = ("gpt2", "smollm")  # llama.cpp's names of byte pairs, and of how te
 
 
 class GgufFile:
-    """A GGUF file; the weights are read one by one.
-
-    Raises:
-        DopsdError: if the package gguf is missing, or the file is damaged or not a Llama.
-    """
+    """A GGUF file; the weights are read one by one."""
 
     def __init__(self, path: Path) -> None:
         require(str(path), "gguf")
@@ -63,11 +59,7 @@ class GgufFile:
         self.tensors = {self._name(tensor.name): tensor for tensor in self.reader.tensors}
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401  # fields have many kinds
-        """Return a field of the file.
-
-        Raises:
-            DopsdError: if it is missing.
-        """
+        """Return a field of the file."""
         field = self.reader.fields.get(name)
         if field is None:
             raise self._fault(f"lacks the field {name}")

@@ -67,16 +67,12 @@ class DecoderForMaskedLM(Denoiser):
     """A trunk with its head, by transformers' names: `model` and, unless tied, `lm_head`.
 
     A subclass with a config_class of its own registers both with transformers' Auto classes.
-
-    Attributes:
-        trunk_class: made by `without_causal_mask`, or a class with the same modules, forward
-            and _no_split_modules.
-        embedding_name: the trunk's name of the token embedding.
     """
 
     model: Any  # transformers evaluates every annotation that it sees
+    # made by `without_causal_mask`, or a class with the same modules, forward and _no_split_modules
     trunk_class: ClassVar[Any]
-    embedding_name: ClassVar[str] = "embed_tokens"
+    embedding_name: ClassVar[str] = "embed_tokens"  # the trunk's name of the token embedding
     base_model_prefix = "model"
     main_input_name = "input_ids"
     # some files of tied weights hold the embedding twice

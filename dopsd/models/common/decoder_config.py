@@ -29,12 +29,6 @@ class DecoderConfig(DenoiserConfig):
     """Names of dopsd for the fields of a decoder's config.
 
     Derive from this class first, then from transformers' config class.
-
-    Attributes:
-        required: fields that a file must state, besides READ and the base of the rotary angles.
-        allowed: values that are computed, besides ALLOWED.
-        whole: fields with a whole number above 0, besides WHOLE.
-        rope_types: kinds of rotary angles, besides the plain ones.
     """
 
     attribute_map: ClassVar[dict[str, str]] = {
@@ -44,10 +38,12 @@ class DecoderConfig(DenoiserConfig):
         "max_sequence_length": "max_position_embeddings",
         "weight_tying": "tie_word_embeddings",
     }
+    # fields that a file must state, besides READ and the base of the rotary angles
     required: ClassVar[tuple[str, ...]] = ()
+    # values that are computed, besides ALLOWED
     allowed: ClassVar[dict[str, tuple[object, ...]]] = {}
-    whole: ClassVar[tuple[str, ...]] = ()
-    rope_types: ClassVar[tuple[str, ...]] = ()
+    whole: ClassVar[tuple[str, ...]] = ()  # fields with a whole number above 0, besides WHOLE
+    rope_types: ClassVar[tuple[str, ...]] = ()  # kinds of rotary angles, besides the plain ones
 
     def repeated_tensors(self) -> dict[str, str]:
         """The head, if its weights are those of the embedding: some files hold both."""
@@ -82,11 +78,7 @@ class DecoderConfig(DenoiserConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:  # noqa: ANN401
-        """Return the config, without the hub's pointers to its own code.
-
-        Raises:
-            DopsdError: if a field is missing, or has a value that the classes do not compute.
-        """
+        """Return the config, without the hub's pointers to its own code."""
         cls.check(config_dict)
         left_out = {"auto_map", "attn_implementation"}
         optional = ("mask_token_id", "block_size", "rope_scaling", *cls.in_file)
@@ -159,8 +151,6 @@ def check_fields(
     Such a value would load and be silently wrong.
 
     Args:
-        raw: the fields of config.json.
-        name: the architecture's name, for messages.
         required: fields that change the computation; none of them has a silent default.
         allowed: the values that are computed, by field; a missing field counts as the first.
     """
@@ -180,11 +170,7 @@ def check_fields(
 
 
 def check_numbers(raw: Mapping[str, Any], whole: Iterable[str], real: Iterable[str]) -> None:
-    """Refuse sizes that are no numbers above 0; a field may be missing.
-
-    Args:
-        raw: the fields of config.json.
-    """
+    """Refuse sizes that are no numbers above 0; a field may be missing."""
     kinds = {"a whole number": (whole, (int,)), "a number": (real, (int, float))}
     for expected, (fields, types) in kinds.items():
         for field in fields:

@@ -123,11 +123,7 @@ class LladaConfig(DenoiserConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> LladaConfig:  # noqa: ANN401
-        """Return the config, without the hub's pointers to its own code.
-
-        Raises:
-            DopsdError: if a field is missing, or has a value that this class does not compute.
-        """
+        """Return the config, without the hub's pointers to its own code."""
         _check(config_dict)
         ignored = RENAMED | {"auto_map"}
         return super().from_dict(

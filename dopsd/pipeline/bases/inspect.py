@@ -11,14 +11,8 @@ from dopsd.config.profiles.layers import MODELS
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import object_in
 from dopsd.core.progress import log
+from dopsd.models import checkpoint_files
 from dopsd.models.a2d.convert import FAMILIES, class_of, read_source, reserve_in_words
-from dopsd.models.checkpoint_files import (
-    check_folder,
-    check_repeated,
-    expected_shapes,
-    header_dtypes,
-    weight_files,
-)
 from dopsd.models.config import ModelConfig
 from dopsd.models.denoiser import DenoiserConfig
 from dopsd.models.loading import build_model, require_base
@@ -35,7 +29,6 @@ def inspect(base: str, block_size: int | None = None) -> None:
 
     Args:
         base: a folder; or organization/name on the hub, if there is no such folder.
-        block_size: as model.block_size.
     """
     row = named(Path(base))
     needs = f"model.block_size={block_size}" if block_size else row.settings if row else ""
@@ -116,7 +109,7 @@ def _described(config: DenoiserConfig) -> list[str]:
     sees = "every token sees every other"
     if config.block_size:
         sees = f"a token sees its block of {config.block_size} and earlier ones"
-    count = sum(math.prod(shape) for shape in expected_shapes(config).values())
+    count = sum(math.prod(shape) for shape in checkpoint_files.expected_shapes(config).values())
     with torch.device("meta"):
         layers = block_modules(build_model(config))
     return [
@@ -131,11 +124,11 @@ def _described(config: DenoiserConfig) -> list[str]:
 
 
 def _weights(folder: Path, config: DenoiserConfig) -> list[str]:
-    check_folder(folder, config)
-    check_repeated(folder, config)
-    paths, dtypes = list(weight_files(folder)), Counter[str]()
+    checkpoint_files.check_folder(folder, config)
+    checkpoint_files.check_repeated(folder, config)
+    paths, dtypes = list(checkpoint_files.weight_files(folder)), Counter[str]()
     for path in paths:
-        dtypes.update(header_dtypes(path).values())
+        dtypes.update(checkpoint_files.header_dtypes(path).values())
     size = sum(path.stat().st_size for path in paths) / GIGA
     count = f"{len(paths)} file" + "s" * (len(paths) > 1)
     return [f"weights: {size:.3g} GB in {count}, {' and '.join(sorted(dtypes))}"]

@@ -31,14 +31,8 @@ def export(
     """Write the merged model; `out` appears only when complete.
 
     Args:
-        base: The base, and its blocks of attention.
-        out: Folder to write, which must not exist.
         dtype: `float32` or `bfloat16`, the precision of the files.
         is_merged: Must be true for an adapter, and false for all weights.
-
-    Raises:
-        DopsdError: if an argument is missing, `out` exists, base or adapter are damaged, or the
-            disk is full.
     """
     is_whole = adapter is not None and has_all_weights(adapter)
     if is_whole and is_merged:
@@ -75,12 +69,7 @@ def _advice(rounding: Rounding, dtype: str) -> str:
 
 
 def write_merged(base: ModelConfig, adapter: Path, out: Path, dtype: str) -> Rounding:
-    """Write sharded safetensors, config and tokenizer; `out` appears only when complete.
-
-    Raises:
-        DopsdError: if base or adapter are damaged, the disk is too small or full, or a file cannot
-            be written.
-    """
+    """Write sharded safetensors, config and tokenizer; `out` appears only when complete."""
     import torch
 
     from dopsd.models.merged_files import MergedModel

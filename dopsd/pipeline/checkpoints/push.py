@@ -53,9 +53,6 @@ def push(request: PushRequest) -> str | None:
 
     Returns:
         None if the hub has all of it already, or nothing was to be sent.
-
-    Raises:
-        DopsdError: if a file is damaged, a name is refused, or the hub or the network fails.
     """
     hub.check_names(request.repo, request.revision)
     adapter = request.adapter or request.run.key.folder / "best"

@@ -60,7 +60,7 @@ def _speed(device: torch.device) -> Finding:
         "gpu speed",
         None if is_busy else True,
         f"{rate:.0f} TFLOP/s in bfloat16; {free / 1e9:.0f} of {total / 1e9:.0f} GB free",
-        "`nvidia-smi` shows which processes hold memory" if is_busy else "",
+        "`nvidia-smi` shows which processes hold memory",
     )
 
 
@@ -104,6 +104,5 @@ def _compared(
 ) -> Finding:
     """Return whether logits differ by no more than rounding; a number that is none does not."""
     difference = ((found - expected).norm() / expected.norm()).item()
-    is_fit = difference <= bound
     message = f"logits differ from those of {other} by {difference:.1e} (bound {bound:.0e})"
-    return Finding(name, is_fit, message, "" if is_fit else ADVICE)
+    return Finding(name, difference <= bound, message, ADVICE)

@@ -11,48 +11,37 @@ from dopsd.config.loading import load_params
 from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import table_console
+from dopsd.pipeline.doctor import machine
 from dopsd.pipeline.doctor.card import card
-from dopsd.pipeline.doctor.machine import (
-    Finding,
-    commit,
-    disk,
-    gpus,
-    inputs,
-    kernels,
-    packages,
-    python,
-    starts,
-    user,
-)
 from dopsd.pipeline.doctor.services import hub, ports, prefect_server, remote, tracking_server
 
-CHECKS: tuple[Callable[[Params], Iterator[Finding]], ...] = (
-    python,
-    packages,
-    gpus,
-    kernels,
+CHECKS: tuple[Callable[[Params], Iterator[machine.Finding]], ...] = (
+    machine.python,
+    machine.packages,
+    machine.gpus,
+    machine.kernels,
     card,
-    disk,
-    user,
-    commit,
+    machine.disk,
+    machine.user,
+    machine.commit,
     ports,
     tracking_server,
     prefect_server,
     remote,
     hub,
-    inputs,
-    starts,
+    machine.inputs,
+    machine.starts,
 )
 
 
-def _settings(path: Path) -> tuple[Finding, Params]:
+def _settings(path: Path) -> tuple[machine.Finding, Params]:
     """Check and return the settings of params.yaml; if it has errors, return profile embedded."""
     try:
-        return Finding("params", True, str(path)), load_params(path)
+        return machine.Finding("params", True, str(path)), load_params(path)
     except DopsdError as error:
         message = "; ".join(str(error).splitlines())
         embedded = Params.model_validate(profiles.resolve(profiles.EMBEDDED))
-        return Finding(
+        return machine.Finding(
             "params", False, message, "fix params.yaml; the rows below assume profile embedded"
         ), embedded
 
@@ -67,7 +56,7 @@ def doctor(path: Path) -> None:
             {True: "ok", None: "-", False: "NO"}[finding.is_fit],
             finding.name,
             finding.message,
-            finding.advice,
+            "" if finding.is_fit else finding.advice,
         )
     table_console().print(table)
     unfit = [finding.name for finding in findings if finding.is_fit is False]

@@ -56,7 +56,7 @@ def packages(_: Params) -> Iterator[Finding]:
                 installed = version(name)
                 is_fit = installed in bounds.get(name, SpecifierSet())
                 advice = f"needs {bounds.get(name)}: pip install -c constraints.txt -e ."
-                yield Finding(name, is_fit, installed, "" if is_fit else advice)
+                yield Finding(name, is_fit, installed, advice)
             except PackageNotFoundError:
                 advice = (
                     "pip install -c constraints.txt -e ."
@@ -72,25 +72,15 @@ def gpus(params: Params) -> Iterator[Finding]:
 
     processes = params.launch.processes
     if not torch.cuda.is_available():
-        is_small = bool(params.pretrain.tasks)
-        yield Finding(
-            "gpu",
-            True if is_small else None,
-            "none",
-            "" if is_small else "an 8B model takes months on a CPU; use `dopsd rehearse` here",
-        )
+        advice = "an 8B model takes months on a CPU; use `dopsd rehearse` here"
+        yield Finding("gpu", True if params.pretrain.tasks else None, "none", advice)
         return
     count = torch.cuda.device_count()
     devices = ", ".join(
         f"{torch.cuda.get_device_name(i)} {torch.cuda.mem_get_info(i)[1] / 1e9:.0f} GB"
         for i in range(count)
     )
-    yield Finding(
-        "gpu",
-        count >= processes,
-        devices,
-        "" if count >= processes else f"set launch.processes to {count}",
-    )
+    yield Finding("gpu", count >= processes, devices, f"set launch.processes to {count}")
 
 
 def kernels(params: Params) -> Iterator[Finding]:
@@ -101,8 +91,7 @@ def kernels(params: Params) -> Iterator[Finding]:
         is_fit = is_installed or choice not in chosen
         is_or_not = "is" if is_installed else "is not"
         message = f"{', '.join(sorted(chosen))}; {package} {is_or_not} installed"
-        advice = f"{command}, or set model.{key} to {without}"
-        yield Finding(key, is_fit, message, "" if is_fit else advice)
+        yield Finding(key, is_fit, message, f"{command}, or set model.{key} to {without}")
 
 
 def disk(params: Params) -> Iterator[Finding]:
@@ -114,25 +103,16 @@ def disk(params: Params) -> Iterator[Finding]:
         required = ROOM + missing_bytes(params) / 1e9
     except DopsdError:  # the size of a base that is not here is not known
         required = ROOM if params.pretrain.tasks else UNKNOWN
-    yield Finding(
-        "disk",
-        free >= required,
-        f"{free:.0f} GB free; for {runs} missing run{'s' * (runs != 1)} about {required:.0f} GB",
-        ""
-        if free >= required
-        else "free some space, set checkpoints.keep=best_and_last, or make fewer runs",
-    )
+    message = f"{free:.0f} GB free; for {runs} missing run{'s' * (runs != 1)} about"
+    advice = "free some space, set checkpoints.keep=best_and_last, or make fewer runs"
+    yield Finding("disk", free >= required, f"{message} {required:.0f} GB", advice)
 
 
 def inputs(params: Params) -> Iterator[Finding]:
     """Check that the files and folders that params.yaml names exist."""
     missing = missing_files(params)
-    yield Finding(
-        "files",
-        not missing,
-        "all exist" if not missing else "; ".join(missing),
-        "download the missing files, or name others in params.yaml" if missing else "",
-    )
+    advice = "download the missing files, or name others in params.yaml"
+    yield Finding("files", not missing, "; ".join(missing) or "all exist", advice)
 
 
 def user(_: Params) -> Iterator[Finding]:
@@ -154,22 +134,16 @@ def starts(params: Params) -> Iterator[Finding]:
     """Check that runs can start from the checkpoints that train.start_from names, if any."""
     if any(run.train.start_from for run in params.runs):
         faults = start_faults(params)
-        advice = "name another start, or change what the line names" if faults else ""
+        advice = "name another start, or change what the line names"
         yield Finding("starts", not faults, "; ".join(map(str, faults)) or "all fit", advice)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of one check: a row of the table.
+    """Result of one check: a row of the table."""
 
-    Attributes:
-        name: First column.
-        is_fit: True: ready; False: not ready, `dopsd doctor` fails; None: may matter or not.
-        message: What the check saw.
-        advice: What to do, empty if nothing.
-    """
-
-    name: str
+    name: str  # first column
+    # True: ready; False: not ready, `dopsd doctor` fails; None: may matter or not
     is_fit: bool | None
-    message: str
-    advice: str = ""
+    message: str  # what the check saw
+    advice: str = ""  # what to do; shown where it is not fit

@@ -68,12 +68,8 @@ def tracking_server(params: Params) -> Iterator[Finding]:
         yield Finding("tracking", True, "a local file" if params.tracking.enabled else "off")
         return
     is_up = answers(f"{uri.rstrip('/')}/health")
-    yield Finding(
-        "tracking",
-        is_up,
-        f"{shown(uri)} {'answers' if is_up else 'does not answer'}",
-        "" if is_up else advice_for("MLflow", "MLFLOW_TRACKING_URI"),
-    )
+    message = f"{shown(uri)} {'answers' if is_up else 'does not answer'}"
+    yield Finding("tracking", is_up, message, advice_for("MLflow", "MLFLOW_TRACKING_URI"))
 
 
 def advice_for(server: str, name: str) -> str:
@@ -92,11 +88,7 @@ def prefect_server(_: Params) -> Iterator[Finding]:
         yield Finding("prefect server", None, f"{api} does not answer", advice)
         return
     is_configured = "PREFECT_API_URL" in os.environ or f":{PORTS['Prefect']}/" in api
-    advice = (
-        ""
-        if is_configured
-        else f"`prefect` uses port {PORTS['Prefect']}: {advice_for('Prefect', 'PREFECT_API_URL')}"
-    )
+    advice = f"`prefect` uses port {PORTS['Prefect']}: {advice_for('Prefect', 'PREFECT_API_URL')}"
     yield Finding("prefect server", True if is_configured else None, f"{api} answers", advice)
     pool = "machines" if MACHINE.is_file() else "dopsd"
     online = [worker["name"] for worker in workers(api, pool) if worker["status"] == "ONLINE"]
@@ -105,7 +97,7 @@ def prefect_server(_: Params) -> Iterator[Finding]:
     count = f"{len(online)} online in pool {pool}"
     if has_lost_worker():
         online, count = [], "the one that was started here has ended"
-    advice = "" if online else f"runs wait for a worker: `{worker}` starts one"
+    advice = f"runs wait for a worker: `{worker}` starts one"
     yield Finding("prefect worker", True if online else None, count, advice)
 
 
@@ -139,20 +131,12 @@ def remote(_: Params) -> Iterator[Finding]:
     message = ", ".join(names) or (
         "none" if result.returncode == 0 else "this folder is no DVC project"
     )
-    yield Finding(
-        "dvc remote",
-        True if names else None,
-        message,
-        "" if names else "to share data and results: `dvc remote add -d NAME URL`",
-    )
+    advice = "to share data and results: `dvc remote add -d NAME URL`"
+    yield Finding("dvc remote", True if names else None, message, advice)
 
 
 def hub(_: Params) -> Iterator[Finding]:
     """Check that the Hugging Face hub answers."""
-    is_up = answers(HUB)
-    yield Finding(
-        "hub",
-        True if is_up else None,
-        f"{HUB} {'answers' if is_up else 'does not answer'}",
-        "" if is_up else "name local files in section data of params.yaml",
-    )
+    is_up, advice = answers(HUB), "name local files in section data of params.yaml"
+    message = f"{HUB} {'answers' if is_up else 'does not answer'}"
+    yield Finding("hub", True if is_up else None, message, advice)

@@ -191,10 +191,6 @@ def run(words: Sequence[str]) -> int:
 
     Args:
         words: Command and arguments, such as `["repro", "--force", "train"]`.
-
-    Raises:
-        DopsdError: if DVC is not installed, this folder is no project, or what DVC would watch is
-            neither a file nor a folder.
     """
     require(words[0], "dvc")
     if not Path("dvc.yaml").is_file():
@@ -243,9 +239,6 @@ def set_aside_damaged(name: str) -> bool:
     What was cut off moves to work/aside. The copy from before the command takes its place, and DVC
     finds in its run cache what the command finished. There it fails at a folder without entries,
     which a kill leaves before the first entry is written.
-
-    Returns:
-        Whether there was any damage, so that another run can succeed.
     """
     from dvc.exceptions import DvcException
     from dvc.repo import Repo

@@ -88,7 +88,6 @@ def run_bytes(params: Params, shape: Shape, is_training: bool = False) -> int:
     The newest checkpoints also hold what resuming needs: moments, and perhaps a moving average.
 
     Args:
-        params: Settings, with the method's own applied.
         is_training: During the run, when all checkpoints are there; else of a finished run.
     """
     count = _saved(params) if is_training else kept(params)
@@ -133,9 +132,6 @@ def bytes_of(params: Params, run: RunSettings, is_training: bool = False) -> int
 
     Args:
         is_training: During the run; else of the finished run.
-
-    Raises:
-        DopsdError: if the size of its base is not known.
     """
     cell = {"tasks": [run.key.task], "methods": [run.key.method]}
     matrix = params.matrix.model_copy(update=cell)
@@ -145,11 +141,7 @@ def bytes_of(params: Params, run: RunSettings, is_training: bool = False) -> int
 
 
 def matrix_bytes(params: Params, runs: list[RunSettings], at_once: int = 1) -> int:
-    """Return the most bytes that runs of the matrix take until their end, so many at a time.
-
-    Raises:
-        DopsdError: if the size of a base is not known.
-    """
+    """Return the most bytes that runs of the matrix take until their end, so many at a time."""
     finished = [bytes_of(params, run) for run in runs]
     training = [bytes_of(params, run, is_training=True) for run in runs]
     more = [most - least for most, least in zip(training, finished, strict=True)]
@@ -157,11 +149,7 @@ def matrix_bytes(params: Params, runs: list[RunSettings], at_once: int = 1) -> i
 
 
 def missing_bytes(params: Params, at_once: int = 1) -> int:
-    """Return the bytes that the missing runs of the matrix still need, so many at a time.
-
-    Raises:
-        DopsdError: if the size of a base is not known.
-    """
+    """Return the bytes that the missing runs of the matrix still need, so many at a time."""
     runs = missing_runs(params)
     written = sum(_written(run) for run in runs)
     return max(0, matrix_bytes(params, runs, at_once) - written)

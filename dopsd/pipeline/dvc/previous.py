@@ -60,9 +60,6 @@ def restore(key: RunKey) -> list[str]:
     """Put the previous results of a run, and their settings, in place of today's.
 
     Today's are then the previous ones.
-
-    Returns:
-        What changed, one a line.
     """
     if not is_kept(key):
         raise DopsdError(f"restore: {key}: there are no previous results", code=Code.NO_RESULTS)

@@ -69,11 +69,7 @@ def is_running(pid: int, word: str = "") -> bool:
 
 
 class WriterLock:
-    """Context that holds the workspace.
-
-    Args:
-        lost: Called if another writer took over the workspace.
-    """
+    """Context that holds the workspace."""
 
     def __init__(
         self,

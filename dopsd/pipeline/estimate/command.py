@@ -71,8 +71,6 @@ def lines(
     """Return the estimate as lines of text.
 
     Args:
-        processes: Number of GPUs that share the work.
-        gpus: Kinds of GPU, keys of GPUS, each with a line of its own.
         cpu: the speed of this machine's CPU; None: no line for it.
     """
     once = {"adapting": cost.adapting, "recordings": cost.recording}
@@ -124,28 +122,16 @@ def lines(
 
 @dataclass(frozen=True)
 class Planned:
-    """Settings of a run that is planned, from a profile or a file, with changes.
+    """Settings of a run that is planned, from a profile or a file, with changes."""
 
-    Attributes:
-        profile: Name of the profile; None for the settings of `path`.
-        preset: `reference`, `paper` or `small`, for profiles of language models.
-        hardware: hardware of the estimate, such as 1x80gb.
-        changes: KEY=VALUE changes of the settings.
-        path: Settings file, usually params.yaml.
-    """
-
-    profile: str | None
-    preset: str
-    hardware: str
-    changes: list[str]
-    path: Path
+    profile: str | None  # name of the profile; None for the settings of `path`
+    preset: str  # `reference`, `paper` or `small`, for profiles of language models
+    hardware: str  # hardware of the estimate, such as 1x80gb
+    changes: list[str]  # KEY=VALUE changes of the settings
+    path: Path  # settings file, usually params.yaml
 
     def read(self) -> tuple[dict[str, Any], Params]:
-        """Return the settings as read from YAML, and checked.
-
-        Raises:
-            DopsdError: if settings or hardware are wrong.
-        """
+        """Return the settings as read from YAML, and checked."""
         profiles.gpus(self.hardware)
         raw = (
             profiles.resolve(self.profile, self.preset, self.hardware)
@@ -255,11 +241,7 @@ def hours_of_all(full: Params, costs: list[Cost], gpu: str, at_once: int) -> str
 
 
 def base_size(full: Params, task: str) -> DenoiserConfig:
-    """Return the config of a task's base; of one that is to be adapted, that of its source.
-
-    Raises:
-        DopsdError: if its size is not known.
-    """
+    """Return the config of a task's base; of one that is to be adapted, that of its source."""
     model, adapt = full.model_of(task), full.adapt
     if not adapt.tasks or (Path(model.path) / "config.json").is_file():
         return size_of(model)

@@ -33,28 +33,17 @@ MANY = 16  # problems of a process from which its share of them is even
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of one task, method and seed.
+    """Cost of one task, method and seed."""
 
-    Attributes:
-        rollouts: PFLOP of sampling rollouts.
-        rollout_share: share of the rollouts that one process makes, in each wave the largest part.
-        recording: PFLOP of d3llm's recordings, which all seeds of a task share.
-        training: PFLOP of updates.
-        selection: PFLOP of scoring checkpoints on the validation split.
-        test: PFLOP of scoring base and best checkpoint on the test split.
-        memory: Gigabytes on each GPU, by what they hold.
-        adapting: PFLOP of making the base of an autoregressive model; it is made once.
-        utilisation: share of a GPU's peak that a base of this size reaches.
-    """
-
-    rollouts: float
-    training: float
-    selection: float
-    test: float
-    memory: dict[str, float]
-    utilisation: float = MEASURED[8.0e9]
-    adapting: float = 0.0
-    recording: float = 0.0
+    rollouts: float  # PFLOP of sampling rollouts
+    training: float  # PFLOP of updates
+    selection: float  # PFLOP of scoring checkpoints on the validation split
+    test: float  # PFLOP of scoring base and best checkpoint on the test split
+    memory: dict[str, float]  # gigabytes on each GPU, by what they hold
+    utilisation: float = MEASURED[8.0e9]  # share of a GPU's peak that a base of this size reaches
+    adapting: float = 0.0  # PFLOP of making the base of an autoregressive model; it is made once
+    recording: float = 0.0  # PFLOP of d3llm's recordings, which all seeds of a task share
+    # share of the rollouts that one process makes, in each wave the largest part
     rollout_share: float = 1.0
 
     @property
@@ -74,21 +63,15 @@ class Cost:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about a task that settings do not hold.
+    """Facts about a task that settings do not hold."""
 
-    Attributes:
-        attempts: Mean number of rollouts per problem with the untrained base.
-        is_measured: Whether that is a figure of this base, and not the number of attempts.
-        test: Number of test problems.
-        prompt: Tokens of a prompt.
-        used: Tokens of an answer up to the end of its last block, in the base's evaluation; None:
-            there is none yet.
-    """
-
-    attempts: float
-    test: int
-    prompt: int = 200
+    attempts: float  # mean number of rollouts per problem with the untrained base
+    test: int  # number of test problems
+    prompt: int = 200  # tokens of a prompt
+    # whether that is a figure of this base, and not the number of attempts
     is_measured: bool = True
+    # tokens of an answer up to the end of its last block, in the base's evaluation; None: there is
+    # none yet
     used: float | None = None
 
     @property

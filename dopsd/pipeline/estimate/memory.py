@@ -24,19 +24,12 @@ NF4_BYTES = 0.53  # a weight; 64 of them share a scale
 
 @dataclass(frozen=True)
 class BlockBytes:
-    """Bytes of a block in bfloat16, for each token and unit of width.
+    """Bytes of a block in bfloat16, for each token and unit of width."""
 
-    Attributes:
-        kept: saved for the backward pass.
-        dropout: saved in addition where adapters have dropout: their inputs and bytes of masks.
-        whole: saved in addition where all weights train: inputs of layers without an adapter.
-        passing: most at once in a forward pass without gradients.
-    """
-
-    kept: int
-    dropout: int
-    whole: int
-    passing: int
+    kept: int  # saved for the backward pass
+    dropout: int  # saved in addition where adapters have dropout: their inputs and bytes of masks
+    whole: int  # saved in addition where all weights train: inputs of layers without an adapter
+    passing: int  # most at once in a forward pass without gradients
 
 
 KERNEL_BYTES = {  # by model.kernels

@@ -33,11 +33,7 @@ GRACE = 60.0  # seconds that a stopped stage has to end
 
 
 def rehearse(planned: Planned) -> None:
-    """Print the full run's cost, what will run here and how long it takes, then run all stages.
-
-    Raises:
-        DopsdError: if settings are wrong, or with the exit code of the stage that failed.
-    """
+    """Print the full run's cost, what will run here and how long it takes, then run all stages."""
     raw, full = planned.read()
     processes = min(2, full.launch.processes)
     task, method = full.matrix.tasks[0], full.matrix.methods[0]

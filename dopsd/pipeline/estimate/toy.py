@@ -69,9 +69,6 @@ def small(raw: dict[str, Any], full: Params, processes: int) -> dict[str, Any]:
     """Return the settings with sizes that take seconds.
 
     Paths become absolute, since the rehearsal runs in a folder of its own.
-
-    Args:
-        full: The same settings, checked.
     """
     raw = deepcopy(raw)
     raw["evaluate"].pop("watch", None)  # other tasks teach nothing about whether this one runs

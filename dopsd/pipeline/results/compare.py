@@ -160,9 +160,6 @@ def check(runs: list[Finished]) -> None:
 
     Where rounding differs, as between devices, the base may answer differently: `between_runs`
     warns of that.
-
-    Raises:
-        DopsdError: if a result is missing, or two runs differ in problems, model or protocol.
     """
     references: dict[str, list[Finished]] = {}  # by task, one for each kind of rounding
     for run in runs:

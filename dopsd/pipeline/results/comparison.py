@@ -82,12 +82,6 @@ def markdown(
 
     They are: which method is better and what limits that, each run, each method over its seeds,
     methods in pairs, the cost of reaching the baseline's best accuracy, and the paper's numbers.
-
-    Args:
-        tables: what `values` returns.
-        baseline: the method whose best accuracy the others have to reach.
-        settings: the settings that differ, by task.
-        graded: tasks that give partial scores.
     """
     names, tables = names_of(runs), named(tables, runs)
     baseline = next((name for (_, method), name in names.items() if method == baseline), baseline)
@@ -262,8 +256,6 @@ def write_comparison(
     """Write the page of a comparison, and the report of each run where it is out of date.
 
     Args:
-        settings: what `settings_by_task` returns.
-        tables: what `dopsd.pipeline.results.comparison.values` returns.
         out: the folder in which the page will be read, from which its links lead.
     """
     pages = refresh(params, runs, "compare")

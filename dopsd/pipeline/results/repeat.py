@@ -23,9 +23,6 @@ def nearest_profile(params: Params, key: RunKey) -> tuple[str, list[Change]]:
 
     Args:
         params: all settings; they have to be those of the run.
-
-    Returns:
-        The profile with its options as the command line takes them, and the differences.
     """
     run_sections = _sections(params, key)
     candidates = []
@@ -86,7 +83,6 @@ def commands(key: RunKey, profile: str, changes: list[Change], commit: str | Non
     """Return the commands that repeat a run in a clone.
 
     Args:
-        profile: the nearest profile, with its options.
         commit: the git commit that trained the run, if known and without further changes.
     """
     variant = key.method.partition(BETWEEN)[2]

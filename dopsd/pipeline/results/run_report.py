@@ -54,12 +54,6 @@ def refresh(params: Params, keys: Sequence[RunKey], command: str) -> dict[str, P
     """Write the reports that are missing or out of date.
 
     A report that cannot be written is logged, since the command has other results to show.
-
-    Args:
-        command: the command that asks, for messages.
-
-    Returns:
-        The pages by run, without those that could not be written.
     """
     pages: dict[str, Path] = {}
     if find_spec("bokeh") is None:
@@ -76,11 +70,7 @@ def refresh(params: Params, keys: Sequence[RunKey], command: str) -> dict[str, P
 
 
 def _write(params: Params, key: RunKey) -> Path:
-    """Write a run's report unless its inputs are those of the report on disk; return its path.
-
-    Raises:
-        DopsdError: if a result of the run is missing or damaged.
-    """
+    """Write a run's report unless its inputs are those of the report on disk; return its path."""
     facts = gather(params, key)
     digest = digest_of(asdict(facts))
     if not is_fresh(key.page, digest):
@@ -191,12 +181,7 @@ def _with_ends(decisive: dict[str, Any], ends: dict[str, Any]) -> dict[str, Any]
 
 
 def staleness(run: RunSettings, totals: dict[str, Any]) -> str:
-    """Return why a finished run is not that of params.yaml and this code; empty if it is.
-
-    Args:
-        run: the run with the settings of params.yaml.
-        totals: contents of train.json.
-    """
+    """Return why a finished run is not that of params.yaml and this code; empty if it is."""
     try:
         return "" if identify(run).is_current(totals) else _difference(run, totals)
     except DopsdError as error:  # its data is not here

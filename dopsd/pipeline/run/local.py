@@ -25,20 +25,6 @@ from dopsd.pipeline.dvc.writer_lock import WriterLock
 from dopsd.pipeline.run import request as run_request
 from dopsd.pipeline.run import view as run_view
 from dopsd.pipeline.run.request import RunRequest
-from dopsd.pipeline.run.view import (
-    Display,
-    RunView,
-    Stage,
-    dvc_stage,
-    exit_code,
-    expected_stages,
-    new_log,
-    newest_accuracy,
-    reason,
-    saved,
-    split_code,
-    stage_progress,
-)
 from dopsd.tracking.client import start_command
 
 LOOK_EVERY = 0.5  # seconds
@@ -51,9 +37,6 @@ def run_here(request: RunRequest, params: Params) -> None:
 
     Args:
         request: What the run was asked to do; it was checked.
-
-    Raises:
-        DopsdError: if a stage fails, or the run is stopped.
     """
     from dopsd.pipeline.dvc.disk_room import require_room  # slow to import
 
@@ -66,15 +49,11 @@ def run_here(request: RunRequest, params: Params) -> None:
 
 
 class Command:
-    """A command of the run, and the file that it writes to.
-
-    Args:
-        name: Command of dopsd without arguments.
-    """
+    """A command of the run, and the file that it writes to."""
 
     def __init__(self, name: str) -> None:
         self.words = [sys.executable, "-m", "dopsd", name]
-        self.path = new_log(name)
+        self.path = run_view.new_log(name)
         self.read = 0  # bytes
 
     @property
@@ -103,20 +82,16 @@ class LocalRun:
     def __init__(self, params: Params) -> None:
         self.params, self.started = params, time.time()
         self.keys = [run.key for run in params.runs]
-        self.stages = {name: Stage(name) for name in expected_stages(params)}
+        self.stages = {name: run_view.Stage(name) for name in run_view.expected_stages(params)}
         self.starts: dict[str, float] = {}
         self.stopped_by = 0
         self.process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
-        """Run the commands.
-
-        Raises:
-            DopsdError: if one fails (with its exit code), or the run is stopped.
-        """
+        """Run the commands."""
         names = ["repro", *(["publish"] if self.params.tracking.enabled else [])]
         footer = "Ctrl-C stops the run; training saves its last finished update"
-        with handling(self._stop), self._ended(), Display(footer) as display:
+        with handling(self._stop), self._ended(), run_view.Display(footer) as display:
             for name in names:
                 command = self._run_command(name, display)
                 if self._status():
@@ -141,7 +116,7 @@ class LocalRun:
         """Return the last command's exit code; that of a stopped run is not 0."""
         return (self.process.returncode if self.process else 0) or self.stopped_by
 
-    def _run_command(self, name: str, display: Display) -> Command:
+    def _run_command(self, name: str, display: run_view.Display) -> Command:
         command = Command(name)
         env = os.environ | {LAUNCHER: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         if name in self.stages:
@@ -166,7 +141,7 @@ class LocalRun:
 
     def _begin(self, name: str) -> None:
         self._end_running(0)
-        self.stages.setdefault(name, Stage(name)).state = run_view.RUNNING
+        self.stages.setdefault(name, run_view.Stage(name)).state = run_view.RUNNING
         self.starts[name] = time.time()
 
     def _end_running(self, status: int) -> None:
@@ -182,15 +157,15 @@ class LocalRun:
         """Bring the stages up to date with what DVC has written since the last look."""
         for line in command.new_lines():
             if match := STARTED.match(line):
-                self._begin(dvc_stage(match[1], self.keys))
+                self._begin(run_view.dvc_stage(match[1], self.keys))
             elif match := UNCHANGED.match(line):
                 self._end_running(0)
-                name = dvc_stage(match[1], self.keys)
-                stage = self.stages.setdefault(name, Stage(name))
+                name = run_view.dvc_stage(match[1], self.keys)
+                stage = self.stages.setdefault(name, run_view.Stage(name))
                 if stage.state != run_view.DONE:  # before DVC ran again
                     stage.state = run_view.CACHED
 
-    def _view(self, command: Command) -> RunView:
+    def _view(self, command: Command) -> run_view.RunView:
         self._read(command)
         for stage in self.stages.values():
             if stage.state == run_view.RUNNING:
@@ -198,16 +173,16 @@ class LocalRun:
         state = "stopping: training saves" if self.stopped_by else "running"
         if self.process and self.process.poll() is not None:
             state = "stopped" if self.stopped_by else "failed" if self._status() else "completed"
-        accuracy = newest_accuracy(self.params.select.split, self.started)
+        accuracy = run_view.newest_accuracy(self.params.select.split, self.started)
         links = {"log": str(command.path)} | self._mlflow()
         seconds, stages = time.time() - self.started, list(self.stages.values())
-        return RunView("local", state, seconds, stages, accuracy, "", links)
+        return run_view.RunView("local", state, seconds, stages, accuracy, "", links)
 
-    def _measure(self, stage: Stage) -> None:
+    def _measure(self, stage: run_view.Stage) -> None:
         started = self.starts[stage.name]
         stage.seconds = time.time() - started
         kind = stage.name.partition(" ")[0]
-        progress = stage_progress("evaluate_base" if kind == "base" else kind, started)
+        progress = run_view.stage_progress("evaluate_base" if kind == "base" else kind, started)
         if progress:
             stage.share, stage.note = progress.share, progress.text
 
@@ -225,7 +200,7 @@ class LocalRun:
         """Return if the run is completed."""
         status, lines = self._status(), command.lines
         if self.stopped_by:
-            outcome = saved(lines) or "no training was stopped"
+            outcome = run_view.saved(lines) or "no training was stopped"
             raise DopsdError(
                 f"run: stopped by {signal.Signals(self.stopped_by).name}; {outcome}; the same"
                 " command continues",
@@ -233,6 +208,6 @@ class LocalRun:
                 code=Code.INTERRUPTED,
             )
         if status:
-            message, code = split_code(reason(lines))
+            message, code = run_view.split_code(run_view.reason(lines))
             message = f"run: {message}; output: {command.path}"
-            raise DopsdError(message, exit_code(lines) or status, code=code)
+            raise DopsdError(message, run_view.exit_code(lines) or status, code=code)

@@ -103,11 +103,7 @@ class RunRequest:
 
 
 def parsed(changes: list[str]) -> dict[str, Any]:
-    """Return KEY=VALUE changes as overrides; the last of several changes of a key wins.
-
-    Raises:
-        DopsdError: if a change has no key, no `=` or no YAML value.
-    """
+    """Return KEY=VALUE changes as overrides; the last of several changes of a key wins."""
     params_file.with_changes({}, changes)
     pairs = [change.partition("=") for change in changes]
     return {key: parse_yaml(text, f"--set {key}") for key, _, text in pairs}
@@ -117,7 +113,6 @@ def check(request: RunRequest, can_retrain: bool = False) -> Params:
     """Return the settings that a run would write; params.yaml stays as it is.
 
     Args:
-        request: What the run was asked to do.
         can_retrain: Accept settings that the embedded base does not match.
     """
     changes = request.all_changes

@@ -96,14 +96,10 @@ class Running:
 
 @dataclass
 class SideBySide:
-    """Runs that begin while devices are free.
-
-    Attributes:
-        free: the devices of each run that could begin now.
-    """
+    """Runs that begin while devices are free."""
 
     params: Params
-    free: list[list[str]]
+    free: list[list[str]]  # the devices of each run that could begin now
     running: list[Running] = field(default_factory=list)
     failed: list[RunKey] = field(default_factory=list)
     stopped_by: int = 0
@@ -177,11 +173,7 @@ def devices_of(params: Params, count: int) -> list[list[str]]:
 
 
 def reproduce(count: int) -> int:
-    """Make the missing runs of the matrix side by side, then do as `dopsd repro`.
-
-    Returns:
-        An exit code.
-    """
+    """Make the missing runs of the matrix side by side, then do as `dopsd repro`."""
     require("launch", "dvc")
     params = load_params()
     side_by_side = SideBySide(params, devices_of(params, count))

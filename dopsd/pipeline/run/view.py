@@ -273,11 +273,7 @@ class Display:
             self.live.stop()
 
     def show(self, view: RunView, is_last: bool = False) -> None:
-        """Show a view; without a terminal print what is new.
-
-        Args:
-            is_last: Whether the run has ended, or is left.
-        """
+        """Show a view; without a terminal print what is new."""
         if self.live:
             footer = "" if is_last else self.footer
             self.live.update(render(view, self.console.height, footer), refresh=True)

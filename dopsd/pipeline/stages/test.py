@@ -116,11 +116,7 @@ def _say_falls(watched: dict[str, dict[str, Any]]) -> None:
 
 
 def compare(base: dict[str, Any], best: dict[str, Any], resamples: int) -> dict[str, Any]:
-    """Return both reports, and their paired difference with its 95% bootstrap interval.
-
-    Args:
-        best: Report of the best checkpoint, on the same problems.
-    """
+    """Return both reports, and their paired difference with its 95% bootstrap interval."""
     gaps = [best["per_problem"][name] - value for name, value in base["per_problem"].items()]
     paired = {"difference": sum(gaps) / len(gaps), "interval": bootstrap(gaps, resamples)}
     sides = {"base": base, "best": best}

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(params: Params, task: str, method: str, seed: int, other_code: str = "stop") -> None:
-    """Train one run, or continue it.
-
-    Args:
-        other_code: What to do with a run that other code began: stop, continue or anew.
-    """
+    """Train one run, or continue it."""
     tracked_by = params.file if params.tracking.enabled else None
     settings = params.run(task, method, seed)
     if method not in PHASES:  # their starts are in work/, which no stage of DVC depends on

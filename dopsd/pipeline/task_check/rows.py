@@ -49,9 +49,6 @@ def check_rows(params: Params) -> list[str]:
 
     Returns:
         A note for each file with columns that nothing reads.
-
-    Raises:
-        DopsdError: if a file cannot be read, or with its first rows that make no problem.
     """
     notes = []
     for name in params.matrix.tasks:
@@ -207,12 +204,7 @@ def check_solutions(task: CustomTask, rows: list[Located], findings: Findings) -
 
 
 def check_file(task: CustomTask, path: Path, findings: Findings) -> None:
-    """Score the answers of a file with columns answer, generation and, where known, correct.
-
-    Raises:
-        DopsdError: if the file or a row of it cannot be read, or a program needs its problem and
-            the row does not tell which.
-    """
+    """Score the answers of a file with columns answer, generation and, where known, correct."""
     findings.head(f"Answers in {path}")
     wrong = []
     for number, row in enumerate(read_file(path, ANSWERS)):
@@ -262,14 +254,10 @@ SHOWN = 5  # examples of one kind
 
 @dataclass
 class Findings:
-    """Lines of a report, and faults.
+    """Lines of a report, and faults."""
 
-    Attributes:
-        lines: the report, in the order of the checks.
-        faults: reasons why the task cannot be trained, one line each.
-    """
-
-    lines: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)  # the report, in the order of the checks
+    # reasons why the task cannot be trained, one line each
     faults: list[str] = field(default_factory=list)
 
     def head(self, title: str) -> None:

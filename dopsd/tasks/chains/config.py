@@ -1,6 +1,6 @@
 """Settings of chains."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -19,8 +19,4 @@ class ChainsConfig(TaughtTaskConfig):
         3  # operations, of which each chain has a product
     )
     seed: Whole = 0  # seed of the problems and of their splits
-
-    @property
-    def has_gold_answers(self) -> bool:
-        """Whether each problem has one right answer: the last result."""
-        return True
+    has_gold_answers: ClassVar[bool] = True

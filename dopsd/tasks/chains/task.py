@@ -100,11 +100,7 @@ class Chains(AskingTask):
         return no_longer_than(c.limit, splits)
 
     def generated(self, split: str, count: int) -> list[Problem]:
-        """Return `count` distinct problems of a split.
-
-        Raises:
-            DopsdError: if there are fewer chains.
-        """
+        """Return `count` distinct problems of a split."""
         c = self.config
 
         def make(rng: random.Random) -> Problem | None:

@@ -93,9 +93,6 @@ def read_prompt(key: str, path: str) -> str:
     """Read a prompt file.
 
     The text stays as it is, because published prompts differ in line breaks.
-
-    Args:
-        key: key of params.yaml that names the file, for messages.
     """
     try:
         text = Path(path).read_bytes().decode()

@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 def new_problem(
     task: str, prompt: str, answer: str, reference: str | None = None, **extra: object
 ) -> Problem:
-    """Return a problem whose id is a digest of its prompt, whatever file it comes from.
-
-    Args:
-        reference: a worked solution, if there is one.
-    """
+    """Return a problem whose id is a digest of its prompt, whatever file it comes from."""
     digest = hashlib.blake2b(prompt.encode("utf-8", "replace"), digest_size=8).hexdigest()
     return Problem(f"{task}-{digest}", prompt, answer, reference, extra)
 
@@ -96,12 +92,7 @@ class RowTask(AskingTask):
 
 
 def without(problems: Iterable[Problem], taken: set[Hashable], task: RowTask) -> list[Problem]:
-    """Return distinct problems that are not taken, and log how many were dropped.
-
-    Args:
-        problems: candidates, in order.
-        task: the task, which defines identities.
-    """
+    """Return distinct problems that are not taken, and log how many were dropped."""
     distinct: dict[Hashable, Problem] = {}
     in_test = repeated = 0
     for problem in problems:

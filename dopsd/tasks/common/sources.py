@@ -116,11 +116,7 @@ def parquet_file(path: Path) -> Iterator[Numbered]:
 
 
 def arrow_rows(tables: Iterable[Any], place: str) -> Iterator[Cells]:
-    """Yield the rows of Arrow tables; fractions are the shortest text of their column's own type.
-
-    Raises:
-        DopsdError: if two columns have one name.
-    """
+    """Yield the rows of Arrow tables; fractions are the shortest text of the column's type."""
     from pyarrow import struct
 
     for table in tables:
@@ -157,17 +153,11 @@ def _exact(value: Any, kind: Any) -> Any:  # noqa: ANN401  # any value, and its 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a dataset, by column, with its location.
+    """One row of a dataset, by column, with its location."""
 
-    Attributes:
-        values: cells by column.
-        file: the file, or dataset and split.
-        number: number of the row, or of its line, from 1.
-    """
-
-    values: Mapping[str, Any]
-    file: str
-    number: int
+    values: Mapping[str, Any]  # cells by column
+    file: str  # the file, or dataset and split
+    number: int  # number of the row, or of its line, from 1
 
     @property
     def place(self) -> str:
@@ -261,14 +251,8 @@ class Watched(dict[str, Any]):
 def unread(source: Source, key: str, make: Callable[[Row], object]) -> list[str]:
     """Make something of every row, and return the columns with cells that nothing reads.
 
-    Args:
-        key: key of params.yaml that names it.
-
     Returns:
         The columns; of those that are unread in some rows only, in how many.
-
-    Raises:
-        DopsdError: if the file cannot be read, or with the first rows that `make` refuses.
     """
     if (size := Path(source.path).stat().st_size) > LARGE:
         log(f"{key}: {source.path}: reading {size >> 20} MB of rows")
@@ -298,11 +282,7 @@ def read_rows(source: Source, key: str) -> Iterator[Row]:
 
 
 def read_file(path: Path, key: str) -> Iterator[Row]:
-    """Return the rows of a file, by its suffix.
-
-    Args:
-        key: key of params.yaml that names the file.
-    """
+    """Return the rows of a file, by its suffix."""
     if path.is_dir():
         raise DopsdError(
             f"{key}: {path}: is a folder; name one file, and merge parts into one",

@@ -10,19 +10,12 @@ if TYPE_CHECKING:
 
 
 class Task(Protocol):
-    """A kind of problem: its data, how it is asked, and how an answer is scored.
+    """A kind of problem: its data, how it is asked, and how an answer is scored."""
 
-    Attributes:
-        name: the task's name in params.yaml.
-        graded: True: scores are partial; sample all attempts and keep the best.
-        scoring: the rule that decides: published or strict.
-        instructions: the text that asks a problem: the task's own, or that of prompt_file.
-    """
-
-    name: str
-    graded: bool
-    scoring: str
-    instructions: str
+    name: str  # the task's name in params.yaml
+    graded: bool  # True: scores are partial; sample all attempts and keep the best
+    scoring: str  # the rule that decides: published or strict
+    instructions: str  # the text that asks a problem: the task's own, or that of prompt_file
 
     def build(self) -> dict[str, list[Problem]]:
         """Return the problems of every split, by name."""

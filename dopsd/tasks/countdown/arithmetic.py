@@ -175,19 +175,12 @@ OPERATORS = "".join(BINDS)
 
 @dataclass(frozen=True)
 class Term:
-    """A whole number with the expression that gives it.
+    """A whole number with the expression that gives it."""
 
-    Attributes:
-        value: the number.
-        text: the expression, with as few brackets as it needs.
-        operator: the last operation; None for a number as given.
-        steps: the operations, such as `3+5=8`, in the order of computing.
-    """
-
-    value: int
-    text: str
-    operator: str | None = None
-    steps: tuple[str, ...] = ()
+    value: int  # the number
+    text: str  # the expression, with as few brackets as it needs
+    operator: str | None = None  # the last operation; None for a number as given
+    steps: tuple[str, ...] = ()  # the operations, such as `3+5=8`, in the order of computing
 
 
 def given(number: int) -> Term:

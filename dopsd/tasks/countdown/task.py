@@ -126,11 +126,7 @@ your thoughts
         return no_longer_than(c.limit, splits)
 
     def generated(self, split: str, count: int, test: Sequence[Problem]) -> list[Problem]:
-        """Return `count` distinct problems of a split, over none of the number sets of `test`.
-
-        Raises:
-            DopsdError: if the numbers allow fewer problems.
-        """
+        """Return `count` distinct problems of a split, over none of the number sets of `test`."""
         c = self.config
         taken = {tuple(sorted(p.extra["numbers"])) for p in test}
 

@@ -94,9 +94,6 @@ READERS = {"boxed": _boxed, "tag": closed, "after": _after, "regex": last_match,
 def extract(text: str, formats: Sequence[AnswerFormat]) -> str | None:
     """Return the answer by the first format that the text has, without white space at its ends.
 
-    Args:
-        formats: the formats, in order.
-
     Returns:
         The answer, or None if no format has one, or only a blank one.
     """

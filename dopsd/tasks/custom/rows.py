@@ -20,7 +20,6 @@ def cell(row: Row, column: str, key: str, decimal: str = ".") -> str:
     """Return a cell as text: numbers as JSON has them, lists and objects as JSON.
 
     Args:
-        key: key of params.yaml that names the column, for messages.
         decimal: the decimal mark of a number that is no text.
     """
     if column not in row.values:

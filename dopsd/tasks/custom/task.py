@@ -56,11 +56,7 @@ class CustomTask(AskingTask):
         return new_problem(self.name, prompt, answer, solution, **self.rows.extra(row))
 
     def read(self, split: str) -> Iterator[tuple[Row, Problem]]:
-        """Return the rows of a split that has a source, with their problems.
-
-        Raises:
-            DopsdError: if the source cannot be read, or, at its end, if rows make no problem.
-        """
+        """Return the rows of a split that has a source, with their problems."""
         rows = read_rows(self.config.sources[split], f"{self.key}.{split}.path")
         return each(rows, self.problem_of)
 
@@ -137,10 +133,6 @@ class CustomTask(AskingTask):
 
         Where the verifier reads columns, it is the problem of the question's row. Otherwise every
         answer scores 0 without a ground truth (null).
-
-        Raises:
-            DopsdError: if the ground truth is something else, the verifier cannot use it, or it
-                needs the question's row and there is none.
         """
         answer = (as_text(ground_truth, self.rows.decimal) or "").strip()
         if self.rows.row_columns:
@@ -273,9 +265,5 @@ MAKERS: dict[str, Callable[[str, Any], Verifier]] = {
 
 
 def make_verifier(key: str, config: VerifierConfig) -> Verifier:
-    """Return the verifier of a section.
-
-    Args:
-        key: the section's key in params.yaml, for messages.
-    """
+    """Return the verifier of a section."""
     return MAKERS[config.type](key, config)

@@ -1,6 +1,6 @@
 """Settings of GSM8K."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from dopsd.tasks.common.config import RowTaskConfig, Source
 
@@ -14,13 +14,9 @@ class Gsm8kConfig(RowTaskConfig):
     reward_layout: Literal["any_lines", "one_line"] = (
         "any_lines"  # one_line: reasoning and answer of several lines earn less (published)
     )
+    has_gold_answers: ClassVar[bool] = True
 
     @property
     def rewarding(self) -> dict[str, Any]:
         """Settings on which rewards depend, where they are not as they always were."""
         return {"reward_layout": self.reward_layout} if self.reward_layout != "any_lines" else {}
-
-    @property
-    def has_gold_answers(self) -> bool:
-        """Whether a problem has one gold answer: always."""
-        return True

@@ -1,5 +1,7 @@
 """Settings of MATH500."""
 
+from typing import ClassVar
+
 from dopsd.tasks.common.config import RowTaskConfig, Source
 
 
@@ -8,8 +10,4 @@ class Math500Config(RowTaskConfig):
 
     train: Source = Source(path="ankner/math-500")  # rows to train on
     test: Source = Source(path="HuggingFaceH4/MATH-500", split="test")  # rows to test on
-
-    @property
-    def has_gold_answers(self) -> bool:
-        """Whether a problem has one gold answer: always."""
-        return True
+    has_gold_answers: ClassVar[bool] = True

@@ -1,6 +1,6 @@
 """Settings of 4x4 Sudoku."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -22,11 +22,7 @@ class SudokuConfig(TaughtTaskConfig):
     blanks: Annotated[int, Field(ge=1, le=12)] = 8  # blank cells per puzzle, of 16
     seed: Whole = 0  # seed of splits and puzzles
     test_file: str | None = None  # file with columns Puzzle, Solution; `test` of its rows are drawn
-
-    @property
-    def has_gold_answers(self) -> bool:
-        """Whether a problem has one gold answer: always."""
-        return True
+    has_gold_answers: ClassVar[bool] = True
 
     @property
     def files(self) -> dict[str, str]:

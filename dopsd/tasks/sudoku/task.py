@@ -147,8 +147,6 @@ class Sudoku(AskingTask):
 
         Args:
             split: its name, a key of the task's section with its number of puzzles.
-            grids: the solution grids that no split has yet.
-            number: how many of them the split takes.
         """
         c = self.config
         count = {"train": c.train, "validation": c.validation, "test": c.test}[split]

@@ -46,11 +46,7 @@ def form_of(adapt: AdaptConfig) -> Form:
 
 
 def require_converted(adapt: AdaptConfig) -> Path:
-    """Return the folder of the converted model, after converting it if need be.
-
-    Raises:
-        DopsdError: if the source cannot be converted.
-    """
+    """Return the folder of the converted model, after converting it if need be."""
     folder = converted_folder(adapt)
     if not folder.is_dir():
         from dopsd.models.a2d.convert import convert

@@ -38,15 +38,7 @@ SAVE_EVERY = 50  # updates between resume points
 
 
 def pretrain(base: BaseSettings, task_name: str, data: TaskConfig) -> None:
-    """Train a task's base if it is missing, or if retraining is allowed and needed.
-
-    Args:
-        task_name: the task whose worked solutions the base learns.
-
-    Raises:
-        DopsdError: if the existing base does not match its settings or data and
-            DOPSD_ALLOW_RETRAIN is not set, or if a gradient is not finite.
-    """
+    """Train a task's base if it is missing, or if retraining is allowed and needed."""
     shape = base.shape
     scratch = (
         WORK / f"pretrain-{fingerprint(origin.settings(base), [origin.problems_of(task_name)])}"

@@ -17,14 +17,14 @@ from dopsd.cli.main import build_parser
 from dopsd.config.params import Params
 
 BUDGETS = {
-    "lines of dopsd/ and flows/": 47_300,
+    "lines of dopsd/ and flows/": 45_400,
     "lines of tests/": 39_650,
     "lines of benchmarks/": 6_600,
-    "files of the largest room": 19,
+    "files of the largest room": 20,  # core/processes.py
     "commands": 39,  # restore
     "options": 173,  # launch --at-once
     "keys of params.yaml": 846,
-    "variables DOPSD_*": 19,
+    "variables DOPSD_*": 18,
 }
 
 

@@ -8,6 +8,7 @@ from pkgutil import resolve_name
 
 import pytest
 from glossary_checks import check, table, undescribed, unused
+from metric_tables import TABLES
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.analysis.results import Finished
@@ -15,7 +16,6 @@ from dopsd.config.loading import load_params
 from dopsd.core.tables import read_log, read_table
 from dopsd.pipeline.results import ablate, comparison
 from dopsd.tasks.registry import TASKS
-from dopsd.tracking.glossary import TABLES
 from dopsd.tracking.publish_run import _best_metrics
 from dopsd.training.run_identity import read_identity
 

@@ -25,7 +25,6 @@ class Command:
         """Keep the program.
 
         Args:
-            key: key of params.yaml that names it, for messages.
             known: an answer that it can score in any row against itself; None: the row's answer.
         """
         self.key, self.program, self.known = key, program, known

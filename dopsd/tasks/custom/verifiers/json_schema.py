@@ -114,7 +114,6 @@ def _check_parts(place: str, schema: Any, dialect: str) -> None:  # noqa: ANN401
     """Refuse references that lead nowhere, and patterns that jsonschema searches without a limit.
 
     Args:
-        place: key and file, for messages.
         dialect: address of its version of JSON schema.
     """
     from referencing import Registry, jsonschema

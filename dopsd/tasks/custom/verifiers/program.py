@@ -36,17 +36,12 @@ class Ended(Failed):
 
 @dataclass(frozen=True)
 class Limits:
-    """What a program may use.
+    """What a program may use."""
 
-    Attributes:
-        seconds: time of one answer, by the clock; the first one also waits for the program's start.
-        megabytes: memory of each process.
-        start: seconds that the program may need in addition to start.
-    """
-
+    # time of one answer, by the clock; the first one also waits for the program's start
     seconds: float
-    megabytes: int
-    start: float = 10.0
+    megabytes: int  # memory of each process
+    start: float = 10.0  # seconds that the program may need in addition to start
 
 
 class Program:
@@ -64,7 +59,6 @@ class Program:
 
         Args:
             request: values of the line that it gets; `id` is added.
-            subject: the row, for messages.
             known: a request that any sound program answers, to ask after MOST_FAILURES in a row.
 
         Raises:

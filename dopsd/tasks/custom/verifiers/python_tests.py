@@ -72,11 +72,7 @@ class PythonTests:
     """Score 1 if the program runs to the end of its row's tests, else 0."""
 
     def __init__(self, key: str, config: PythonTestsConfig) -> None:
-        """Keep the settings, and try the sandbox.
-
-        Args:
-            key: key of params.yaml, for messages.
-        """
+        """Keep the settings, and try the sandbox."""
         self.key, self.config = key, config
         if fault := missing_sandbox():
             raise DopsdError(
