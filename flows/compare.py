@@ -19,7 +19,7 @@ from pydantic import Field
 
 from dopsd.config import params_file, profiles
 from dopsd.config.loading import checked, load_params
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.fingerprint import checkout_digest
 from dopsd.core.paths import RunKey
 from dopsd.pipeline.run.request import PARAMS, RunRequest, check
@@ -102,11 +102,10 @@ def elsewhere(
 ) -> list[str]:
     """Train all runs on the machines that joined, collect the results, and return their names."""
     if how["allow_retrain"]:
-        raise DopsdError(
+        raise Code.OPTIONS.error(
             "allow_retrain: runs on other machines need the same base in every clone; train it here"
             f" (`{ALLOWANCE}=1 dopsd repro pretrain`), commit base/ and dvc.lock, and pull them"
-            " there",
-            code=Code.OPTIONS,
+            " there"
         )
     stages.require_remote()
     requests = [portable(request) for request in requests]

@@ -21,7 +21,7 @@ from prefect.flows import Flow
 from prefect.logging.loggers import flow_run_logger
 from prefect.states import Cancelling, Crashed, Scheduled
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.paths import RunKey
 from flows import server
 
@@ -85,7 +85,7 @@ class Cells:
                         cancel(self.client, cell.run_id, "the comparison was stopped")
         if self.failed:
             lines = [f"{cell}: {reason}" for cell, reason in self.failed.items()]
-            raise DopsdError(lines, code=Code.RUN_FAILED)
+            raise Code.RUN_FAILED.error(lines)
 
     def look(self) -> bool:
         """Submit what has no run, and note what started or ended; return whether anything did."""

@@ -19,7 +19,7 @@ from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.settings import get_current_settings
 
 from dopsd.core.environment import proxies
-from dopsd.core.errors import TEMPORARY, Code, DopsdError, unknown
+from dopsd.core.errors import TEMPORARY, Code, unknown
 from dopsd.core.progress import log
 from dopsd.pipeline.run.view import INTERRUPTED, saved
 from dopsd.tracking.client import shown, start_command
@@ -40,30 +40,30 @@ SLOW = 60.0  # seconds after which a cancellation says what it waits for
 def connection(command: str) -> Iterator[SyncPrefectClient]:
     """Yield a client of Prefect's server; turn errors of the server into one line."""
     if not server.is_reachable():
-        raise DopsdError(_no_server(command), TEMPORARY, code=Code.RUN_SERVER)
+        raise Code.RUN_SERVER.error(_no_server(command), TEMPORARY)
     try:
         opened = get_client(sync_client=True)
     except (ValueError, ImportError) as error:  # of httpx, which makes ready for every proxy
         reason = " ".join(str(error).split())
         message = f"{command}: {', '.join(proxies())}: {reason}; unset it, or name an HTTP proxy"
-        raise DopsdError(message, code=Code.RUN_SERVER) from None
+        raise Code.RUN_SERVER.error(message) from None
     try:
         with opened as client:
             yield client
     except httpx.ConnectError:
-        raise DopsdError(_no_server(command), TEMPORARY, code=Code.RUN_SERVER) from None
+        raise Code.RUN_SERVER.error(_no_server(command), TEMPORARY) from None
     except httpx.TransportError as error:
         message = (
             f"{command}: Prefect's server at {address()} does not answer ({type(error).__name__});"
             " a run that it has started goes on, and `dopsd attach` shows it"
         )
-        raise DopsdError(message, TEMPORARY, code=Code.RUN_SERVER) from None
+        raise Code.RUN_SERVER.error(message, TEMPORARY) from None
     except (httpx.HTTPError, PrefectException) as error:
         reason = " ".join(str(error).split())
         is_failing = isinstance(error, httpx.HTTPStatusError) and error.response.is_server_error
         how = "failed" if is_failing else "refused"
         message = f"{command}: Prefect's server at {address()} {how}: {reason}"
-        raise DopsdError(message, TEMPORARY if is_failing else 2, code=Code.RUN_SERVER) from None
+        raise Code.RUN_SERVER.error(message, TEMPORARY if is_failing else 2) from None
 
 
 def address() -> str:
@@ -85,11 +85,10 @@ def deployment(client: SyncPrefectClient, command: str) -> DeploymentResponse:
     except ObjectNotFound:
         if not re.search("/api(/|$)", address()):  # addresses of Prefect Cloud go on after it
             message = f"{command}: PREFECT_API_URL: {address()} lacks /api at its end"
-            raise DopsdError(message, code=Code.RUN_SERVER) from None
+            raise Code.RUN_SERVER.error(message) from None
         deploy = "make up" if start_command("Prefect") == "make up" else "prefect deploy --all"
-        raise DopsdError(
-            f"{command}: the server at {address()} has no deployment {DEPLOYMENT}; run `{deploy}`",
-            code=Code.NO_DEPLOYMENT,
+        raise Code.NO_DEPLOYMENT.error(
+            f"{command}: the server at {address()} has no deployment {DEPLOYMENT}; run `{deploy}`"
         ) from None
 
 
@@ -104,7 +103,7 @@ def submit(client: SyncPrefectClient, parameters: dict[str, Any]) -> FlowRun:
     except KeyboardInterrupt:
         message = "run: interrupted while the server was asked; the run may have started:"
         message += " see `dopsd attach` before you start it again"
-        raise DopsdError(message, INTERRUPTED, code=Code.RUN_LEFT) from None
+        raise Code.RUN_LEFT.error(message, INTERRUPTED) from None
 
 
 def _folder(target: DeploymentResponse) -> str:
@@ -136,11 +135,11 @@ def cancel(client: SyncPrefectClient, run: FlowRun) -> str:
     """Cancel a run, wait for its end, and return what it saved."""
     if is_over(run):
         message = f"cancel: {run.name} has ended already: {run.state_name}"
-        raise DopsdError(message, code=Code.NO_RUN)
+        raise Code.NO_RUN.error(message)
     result = client.set_flow_run_state(run.id, State(type=StateType.CANCELLING))
     if isinstance(result.details, StateAbortDetails):
         message = f"cancel: {run.name}: {result.details.reason}"
-        raise DopsdError(message, code=Code.RUN_SERVER)
+        raise Code.RUN_SERVER.error(message)
     started, is_announced = time.monotonic(), False
     while not is_over(run):
         with server.passing_failures():
@@ -153,7 +152,7 @@ def cancel(client: SyncPrefectClient, run: FlowRun) -> str:
         time.sleep(LOOK_EVERY)
     if run.state_type != StateType.CANCELLED:
         message = f"cancel: {run.name} ended before it was cancelled: {run.state_name}"
-        raise DopsdError(message, code=Code.NO_RUN)
+        raise Code.NO_RUN.error(message)
     return saved_by(client, run)
 
 
@@ -179,13 +178,13 @@ def find(client: SyncPrefectClient, command: str, name: str | None) -> FlowRun:
     if not matches and (compared := comparisons(client, named)):
         if command == "cancel":
             return compared[0]
-        raise DopsdError(_of_comparison(command, name), code=Code.NO_RUN)
+        raise Code.NO_RUN.error(_of_comparison(command, name))
     if matches:
         ids = ", ".join(str(run.id) for run in matches[:LISTED])
         message = f"{command}: {name}: several runs begin so: {ids}"
-        raise DopsdError(message, code=Code.NO_RUN)
+        raise Code.NO_RUN.error(message)
     names = [run.name for run in training_runs(client, command, most=LISTED)] or ["no run"]
-    raise DopsdError(unknown(f"{command}: {name}", names), code=Code.NO_RUN)
+    raise Code.NO_RUN.error(unknown(f"{command}: {name}", names))
 
 
 def training_runs(
@@ -267,7 +266,7 @@ def _in_progress(client: SyncPrefectClient, command: str) -> FlowRun:
     if found := running(client, command) or training_runs(client, command, active, most=1):
         return found[0]
     if compared := comparisons(client, active):
-        raise DopsdError(_of_comparison(command, compared[0].name), code=Code.NO_RUN)
+        raise Code.NO_RUN.error(_of_comparison(command, compared[0].name))
     over = _in_state({"any_": sorted(TERMINAL_STATES)})
     newest = training_runs(client, command, over, 1, sort=FlowRunSort.END_TIME_DESC)
     last = f"; the last was {newest[0].name} ({newest[0].state_name})" if newest else ""
@@ -281,4 +280,4 @@ def _in_progress(client: SyncPrefectClient, command: str) -> FlowRun:
         last += f"; the next one is {run.name}, planned for {time_of(run)}"
         last += f" (`dopsd cancel {name}` stops it)"
     message = f"{command}: no run is in progress{last}; `dopsd run` starts one"
-    raise DopsdError(message, code=Code.NO_RUN)
+    raise Code.NO_RUN.error(message)

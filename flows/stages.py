@@ -180,7 +180,7 @@ def report(run_key: RunKey, after: object) -> Done:
 def require_remote() -> None:
     """Check that DVC has a default remote that shares results."""
     if why := remote_problem(Path.cwd()):
-        raise DopsdError(why, code=Code.NOT_READY)
+        raise Code.NOT_READY.error(why)
 
 
 @task(name="share", task_run_name="share", **RETRIED)

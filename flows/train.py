@@ -16,7 +16,7 @@ from pydantic import Field
 
 from dopsd.config.loading import load_params
 from dopsd.config.params import Params
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.fingerprint import checkout_digest
 from dopsd.core.paths import RunKey
 from dopsd.distributed import nodes
@@ -100,21 +100,19 @@ def train(
 def require_code(digest: str | None) -> None:
     """Check that this workspace has the code that a comparison runs."""
     if digest and (digest_here := checkout_digest(Path.cwd())) != digest:
-        raise DopsdError(
+        raise Code.NOT_READY.error(
             f"code: this machine has other code ({digest_here}, the comparison {digest}); there:"
-            " `git checkout params.yaml dvc.lock`, `git pull`, `make down`, `make up SERVER=...`",
-            code=Code.NOT_READY,
+            " `git checkout params.yaml dvc.lock`, `git pull`, `make down`, `make up SERVER=...`"
         )
 
 
 def require_spare(processes: int, devices: int) -> None:
     """Check that training leaves a GPU for evaluations."""
     if devices <= processes:
-        raise DopsdError(
+        raise Code.NO_GPU.error(
             f"evaluate_while_training: training uses all {devices} GPUs"
             f" (launch.processes {processes}); leave the parameter empty, or lower"
-            " launch.processes",
-            code=Code.NO_GPU,
+            " launch.processes"
         )
 
 

@@ -55,11 +55,10 @@ def leaving(run: FlowRun, command: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise DopsdError(
+        raise Code.RUN_LEFT.error(
             f"{command}: left {run.name}, which goes on; `dopsd attach {run.name}` shows it again,"
             f" `dopsd cancel {run.name}` stops it",
             INTERRUPTED,
-            code=Code.RUN_LEFT,
         ) from None
 
 
@@ -119,7 +118,7 @@ def _report_end(client: SyncPrefectClient, run: FlowRun, command: str) -> None:
             saved = runs.saved_by(client, run)
         outcome = saved or "training saves its last finished update"
         message = f"{command}: {run.name} was cancelled; {outcome}"
-        raise DopsdError(message, INTERRUPTED, code=Code.RUN_CANCELLED)
+        raise Code.RUN_CANCELLED.error(message, INTERRUPTED)
     state = (run.state_name or "failed").lower()
     message, code = split_code(message or "no reason given")
     raise DopsdError(f"{command}: {run.name} {state}: {message}", 1, code=code)

@@ -11,7 +11,7 @@ from dopsd.algorithms.d_opsd.algorithm import DOpsd, build
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.algorithms.d_opsd.states import states_by_update
 from dopsd.api.settings import load_task
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.types import Rollout
 from dopsd.training.run_settings import RunSettings
 
@@ -83,9 +83,8 @@ def d_opsd_loss(
         >>> loss.total.backward()
     """
     if not policy.trainable():
-        raise DopsdError(
-            "d_opsd_loss: the policy has nothing to train; load it with adapter=run.train.lora",
-            code=Code.NO_TRAINABLE,
+        raise Code.NO_TRAINABLE.error(
+            "d_opsd_loss: the policy has nothing to train; load it with adapter=run.train.lora"
         )
     algorithm = _algorithm(policy, run)
     states = _states(algorithm, rollouts, run, collect, "d_opsd_loss")
@@ -95,14 +94,11 @@ def d_opsd_loss(
 def _algorithm(policy: LlmPolicy, run: RunSettings) -> DOpsd:
     config = run.algorithm
     if not isinstance(config, DOpsdConfig):
-        raise DopsdError(
-            f"method {run.key.method}: expected d_opsd, whose loss this is", code=Code.ARGUMENT
-        )
+        raise Code.ARGUMENT.error(f"method {run.key.method}: expected d_opsd, whose loss this is")
     if config.teacher == "ema":
-        raise DopsdError(
+        raise Code.ARGUMENT.error(
             "method.d_opsd.teacher: ema is an average over the updates of a run; set base or live,"
-            " or use train",
-            code=Code.ARGUMENT,
+            " or use train"
         )
     settings = run.train
     context = AlgorithmContext(
@@ -126,22 +122,18 @@ def _states(
     function: str,
 ) -> States:
     if isinstance(rollouts, Rollout) or not rollouts:
-        raise DopsdError(
-            f"{function}: rollouts: expected a list of one or more", code=Code.ARGUMENT
-        )
+        raise Code.ARGUMENT.error(f"{function}: rollouts: expected a list of one or more")
     length = run.sampling.gen_length
     if other := [len(r.completion_ids) for r in rollouts if len(r.completion_ids) != length]:
-        raise DopsdError(
+        raise Code.ARGUMENT.error(
             f"{function}: a rollout has {other[0]} tokens, and run.sampling.gen_length is {length};"
-            " give the settings that it was sampled with",
-            code=Code.ARGUMENT,
+            " give the settings that it was sampled with"
         )
     key = run.key.seed, collect
     batches = states_by_update(rollouts, algorithm.config, algorithm.blocks, key)
     if not batches or batches[0] is None:
-        raise DopsdError(
+        raise Code.NOTHING_TO_LEARN.error(
             f"{function}: no state of these rollouts is left to train on; give more rollouts, or"
-            " set method.d_opsd.record to all",
-            code=Code.NOTHING_TO_LEARN,
+            " set method.d_opsd.record to all"
         )
     return batches[0]

@@ -6,7 +6,7 @@ from typing import get_args
 
 import torch
 
-from dopsd.core.errors import Code, DopsdError, unknown
+from dopsd.core.errors import Code, unknown
 from dopsd.models.adapter_files import shape_of
 from dopsd.models.config import AdapterConfig, Dtype, ModelConfig
 from dopsd.models.llm_policy import LlmPolicy
@@ -49,23 +49,20 @@ def load_policy(
         (256, True)
     """
     if dtype not in get_args(Dtype):
-        raise DopsdError(unknown(f"dtype {dtype}", get_args(Dtype)), code=Code.ARGUMENT)
+        raise Code.ARGUMENT.error(unknown(f"dtype {dtype}", get_args(Dtype)))
     if block_size is not None and (type(block_size) is not int or block_size < 1):
-        raise DopsdError(
-            f"block_size {block_size}: expected a whole number above 0", code=Code.ARGUMENT
-        )
+        raise Code.ARGUMENT.error(f"block_size {block_size}: expected a whole number above 0")
     model = ModelConfig(path=str(folder), dtype=dtype, block_size=block_size)
     target = _device(device)
     if not isinstance(adapter, None | str | Path | AdapterConfig):
-        raise DopsdError(
-            f"adapter: expected a folder or an AdapterConfig, found {type(adapter).__name__}",
-            code=Code.ARGUMENT,
+        raise Code.ARGUMENT.error(
+            f"adapter: expected a folder or an AdapterConfig, found {type(adapter).__name__}"
         )
     if adapter is None or isinstance(adapter, AdapterConfig):
         return load(model, adapter, seed, target)
     if not Path(adapter).is_dir():
-        raise DopsdError(
-            f"adapter {adapter}: no such folder; name a checkpoint of a run", code=Code.NO_ADAPTER
+        raise Code.NO_ADAPTER.error(
+            f"adapter {adapter}: no such folder; name a checkpoint of a run"
         )
     policy = load(model, shape_of(Path(adapter)), seed, target)
     policy.load(Path(adapter))
@@ -76,14 +73,10 @@ def _device(name: str | None) -> torch.device | None:
     if name is None:
         return None
     if not re.fullmatch(r"cpu|cuda(:\d{1,3})?", str(name)):
-        raise DopsdError(
-            f"device {name}: unknown; expected cpu, cuda or cuda:0", code=Code.ARGUMENT
-        )
+        raise Code.ARGUMENT.error(f"device {name}: unknown; expected cpu, cuda or cuda:0")
     device, available = torch.device(name), torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= available:
-        raise DopsdError(
-            f"device {name}: this machine has {available} NVIDIA GPUs", code=Code.NO_GPU
-        )
+        raise Code.NO_GPU.error(f"device {name}: this machine has {available} NVIDIA GPUs")
     return device
 
 

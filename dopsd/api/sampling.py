@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from dopsd.api.settings import load_task
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.types import NEVER, Problem, Rollout, Score
 from dopsd.rollout.engine import SamplingPlan, generate_until_correct
 from dopsd.rollout.prompts import PromptSet, decoding
@@ -59,19 +59,18 @@ def sample(
         [(40,), (40,)]
     """
     if not isinstance(attempts, int) or attempts < 1:
-        raise DopsdError(
-            f"sample: attempts {attempts}: expected a whole number of 1 or more", code=Code.ARGUMENT
+        raise Code.ARGUMENT.error(
+            f"sample: attempts {attempts}: expected a whole number of 1 or more"
         )
     if not isinstance(temperature, int | float) or not 0 <= temperature < float("inf"):
-        raise DopsdError(
-            f"sample: temperature {temperature}: expected a number of 0 or more", code=Code.ARGUMENT
+        raise Code.ARGUMENT.error(
+            f"sample: temperature {temperature}: expected a number of 0 or more"
         )
     task = load_task(run)
     asked = _asked(task, problems, "sample")
     if len({problem.id for problem in asked}) < len(asked):
-        raise DopsdError(
-            "sample: a problem is given twice; set attempts to sample it more often",
-            code=Code.ARGUMENT,
+        raise Code.ARGUMENT.error(
+            "sample: a problem is given twice; set attempts to sample it more often"
         )
     prompt_set = PromptSet(task, asked, "sample", run.model.prompt_style)
     prompts = list(zip(asked, prompt_set.prompts(policy, run.sampling), strict=True))
@@ -84,9 +83,7 @@ def sample(
 
 def _asked(task: Task, problems: Sequence[Problem | str], function: str) -> list[Problem]:
     if isinstance(problems, str | Problem):
-        raise DopsdError(
-            f"{function}: problems: expected a list, found one problem", code=Code.ARGUMENT
-        )
+        raise Code.ARGUMENT.error(f"{function}: problems: expected a list, found one problem")
     return [task.ask(problem) if isinstance(problem, str) else problem for problem in problems]
 
 
@@ -121,9 +118,7 @@ def trace(policy: LlmPolicy, rollout: Rollout) -> list[TraceStep]:
         (21, [2, 2, 2])
     """
     if not isinstance(rollout, Rollout):
-        raise DopsdError(
-            f"trace: expected one rollout, found {type(rollout).__name__}", code=Code.ARGUMENT
-        )
+        raise Code.ARGUMENT.error(f"trace: expected one rollout, found {type(rollout).__name__}")
     commits = sorted({*rollout.revealed_at.tolist()} - {NEVER})
     states = []
     for step in [*commits, commits[-1] + 1]:
@@ -176,9 +171,8 @@ def score(
     task = load_task(run)
     by_id = {problem.id: problem for problem in _asked(task, problems, "score")}
     if missing := sorted({rollout.problem_id for rollout in rollouts} - by_id.keys()):
-        raise DopsdError(
-            f"score: problem {missing[0]} of a rollout is not among the problems",
-            code=Code.ARGUMENT,
+        raise Code.ARGUMENT.error(
+            f"score: problem {missing[0]} of a rollout is not among the problems"
         )
     after_eos = run.sampling.text_after_eos
     return [

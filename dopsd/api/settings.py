@@ -10,7 +10,7 @@ from dopsd.algorithms.registry import unknown_method
 from dopsd.config.loading import checked, read_yaml
 from dopsd.config.params_file import with_changes
 from dopsd.config.profiles import EMBEDDED, listed, names, resolve
-from dopsd.core.errors import Code, DopsdError, unknown
+from dopsd.core.errors import Code, unknown
 from dopsd.tasks.common.task import Task
 from dopsd.tasks.registry import load_task as load_registered_task
 from dopsd.training.run_settings import RunSettings
@@ -46,12 +46,12 @@ def run_settings(
     params = checked(with_changes(_read(source), pairs), where)
     matrix, tasks = params.matrix, params.tasks
     if task is not None and task not in tasks:
-        raise DopsdError(unknown(f"task {task}", tasks), code=Code.UNKNOWN_NAME)
+        raise Code.UNKNOWN_NAME.error(unknown(f"task {task}", tasks))
     if method is not None and method not in params.methods:
         methods = [name for name in params.methods if BETWEEN not in name]
-        raise DopsdError(unknown_method("method", method, methods), code=Code.UNKNOWN_NAME)
+        raise Code.UNKNOWN_NAME.error(unknown_method("method", method, methods))
     if seed is not None and (not isinstance(seed, int) or seed < 0):
-        raise DopsdError(f"seed {seed!r}: expected a whole number of 0 or more", code=Code.ARGUMENT)
+        raise Code.ARGUMENT.error(f"seed {seed!r}: expected a whole number of 0 or more")
     first_seed = matrix.seeds[0] if seed is None else seed
     return params.run(task or matrix.tasks[0], method or matrix.methods[0], first_seed)
 
@@ -60,23 +60,20 @@ def _json(key: str, value: object) -> str:
     try:
         return json.dumps(str(value) if isinstance(value, Path) else value)
     except (TypeError, ValueError) as error:
-        raise DopsdError(
-            f"{key}: expected a value that YAML can hold ({error})", code=Code.CHANGE
-        ) from error
+        raise Code.CHANGE.error(f"{key}: expected a value that YAML can hold ({error})") from error
 
 
 def _read(source: str | Path) -> dict[str, Any]:
     path = Path(source)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
-            raise DopsdError(
-                f"{path}: no such file; name a params.yaml or a profile", code=Code.NO_SETTINGS_FILE
+            raise Code.NO_SETTINGS_FILE.error(
+                f"{path}: no such file; name a params.yaml or a profile"
             )
         return read_yaml(path)
     if str(source) not in names():
-        raise DopsdError(
-            unknown(f"settings {source}", names(), f"{listed()}, or the path of a .yaml"),
-            code=Code.PROFILE,
+        raise Code.PROFILE.error(
+            unknown(f"settings {source}", names(), f"{listed()}, or the path of a .yaml")
         )
     return resolve(str(source))
 

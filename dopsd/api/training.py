@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dopsd.api.settings import load_task
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.interrupts import SIGNALS
 from dopsd.core.tables import read_table
 from dopsd.models.device import own_device
@@ -77,9 +77,7 @@ def train(run: RunSettings, other_code: str = "stop") -> TrainedRun:
         ([1, 2], 'step-000002')
     """
     if threading.current_thread() is not threading.main_thread():
-        raise DopsdError(
-            "train: call it from the main thread, which receives signals", code=Code.PROCESSES
-        )
+        raise Code.PROCESSES.error("train: call it from the main thread, which receives signals")
     device = own_device()
     devices = [device] if device.type == "cuda" else []
     with _handlers_put_back(), torch.random.fork_rng(devices):

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.settings import LARGEST
 
 if TYPE_CHECKING:
@@ -100,8 +100,7 @@ def require_adapter_config(folder: Path | None) -> None:
     from dopsd.models.adapter_files import ADAPTER_CONFIG, has_all_weights
 
     if folder and not ((folder / ADAPTER_CONFIG).is_file() or has_all_weights(folder)):
-        raise DopsdError(
+        raise Code.NO_ADAPTER.error(
             f"--adapter {folder}: no {ADAPTER_CONFIG}; expected a checkpoint folder of"
-            " `dopsd train`",
-            code=Code.NO_ADAPTER,
+            " `dopsd train`"
         )

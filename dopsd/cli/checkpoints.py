@@ -19,7 +19,7 @@ from dopsd.cli.arguments import (
 )
 from dopsd.config.loading import load_params
 from dopsd.config.params import Params
-from dopsd.core.errors import Code, DopsdError, unknown
+from dopsd.core.errors import Code, unknown
 
 if TYPE_CHECKING:
     from dopsd.cli.arguments import Commands
@@ -144,16 +144,15 @@ def _score(a: argparse.Namespace) -> None:
     if a.task not in TASKS.names and a.params.is_file():  # a task that params.yaml may define
         tasks = load_params(a.params).data.tasks
         if a.task not in tasks:
-            raise DopsdError(unknown(f"--task {a.task}", tasks), code=Code.UNKNOWN_NAME)
+            raise Code.UNKNOWN_NAME.error(unknown(f"--task {a.task}", tasks))
         own_task = tasks[a.task]
     run(a.task, a.files, a.scoring, a.as_json, a.verdicts, own_task)
 
 
 def _export(a: argparse.Namespace, params: Params) -> None:
     if a.out and os.path.lexists(a.out):
-        raise DopsdError(
-            f"--out {a.out}: already exists; name a new folder or remove this one",
-            code=Code.OUTPUT_EXISTS,
+        raise Code.OUTPUT_EXISTS.error(
+            f"--out {a.out}: already exists; name a new folder or remove this one"
         )
     require_adapter_config(a.adapter)
     from dopsd.models.config import ModelConfig

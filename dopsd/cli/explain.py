@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ruamel.yaml import YAML
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 
 if TYPE_CHECKING:
     from dopsd.cli.arguments import Commands
@@ -45,8 +45,8 @@ def _code_of(text: str) -> Code:
     try:
         return Code(text.strip("() ").upper())
     except ValueError:
-        raise DopsdError(
-            f"explain {text}: no such code; `dopsd explain` lists all", code=Code.UNKNOWN_NAME
+        raise Code.UNKNOWN_NAME.error(
+            f"explain {text}: no such code; `dopsd explain` lists all"
         ) from None
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import count, seed
 from dopsd.cli.stages import DVC, PARALLEL
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.distributed import nodes
 
 if TYPE_CHECKING:
@@ -74,9 +74,8 @@ def begin(a: argparse.Namespace, main: Callable[[list[str]], int]) -> int:
         return main(a.words)
     others = (a.nodes, a.backend, a.hosts, a.ssh, a.port, a.node, a.meet)
     if a.words != ["repro"] or any(value is not None for value in others):
-        raise DopsdError(
-            f"launch: --at-once goes with `repro` alone: dopsd launch --at-once {a.at_once} repro",
-            code=Code.USAGE,
+        raise Code.USAGE.error(
+            f"launch: --at-once goes with `repro` alone: dopsd launch --at-once {a.at_once} repro"
         )
     from dopsd.pipeline.run.side_by_side import reproduce
 
@@ -86,28 +85,26 @@ def begin(a: argparse.Namespace, main: Callable[[list[str]], int]) -> int:
 def set_nodes(a: argparse.Namespace) -> None:
     """Describe the machines in the environment, for the command and the stages that it runs."""
     if a.nodes is None:
-        raise DopsdError("launch: give --nodes, or --at-once for `repro`", code=Code.USAGE)
+        raise Code.USAGE.error("launch: give --nodes, or --at-once for `repro`")
     if a.words[0] not in COMMANDS:
         known = ", ".join(COMMANDS)
-        raise DopsdError(f"launch: {a.words[0]}: expected one of {known}", code=Code.USAGE)
+        raise Code.USAGE.error(f"launch: {a.words[0]}: expected one of {known}")
     if (a.backend is None) == (a.node is None) or (a.node is None) != (a.meet is None):
-        raise DopsdError("launch: give --backend, or both --node and --meet", code=Code.USAGE)
+        raise Code.USAGE.error("launch: give --backend, or both --node and --meet")
     if a.node is not None and (a.node >= a.nodes or not re.fullmatch(r"[^@]+:\d+", a.meet)):
-        raise DopsdError(
-            f"launch: expected --node below --nodes {a.nodes} and --meet HOST:PORT", code=Code.USAGE
+        raise Code.USAGE.error(
+            f"launch: expected --node below --nodes {a.nodes} and --meet HOST:PORT"
         )
     if a.node is not None and a.words[0] in DVC:
-        raise DopsdError(
+        raise Code.USAGE.error(
             f"launch: {a.words[0]} runs on one machine and starts the others: use --backend, or"
-            " start one stage on every machine",
-            code=Code.USAGE,
+            " start one stage on every machine"
         )
     hosts = a.hosts.split(",") if a.hosts else []
     if (a.backend == "ssh") != bool(hosts) or (hosts and len(hosts) != a.nodes):
-        raise DopsdError(
+        raise Code.USAGE.error(
             f"launch: --hosts: expected {a.nodes} names with --backend ssh, the first of them this"
-            " machine",
-            code=Code.USAGE,
+            " machine"
         )
     values = {nodes.COUNT: a.nodes, nodes.BACKEND: a.backend, nodes.HOSTS: a.hosts}
     values |= {nodes.SSH: a.ssh, nodes.PORT: a.port, nodes.NODE: a.node, nodes.MEETING: a.meet}

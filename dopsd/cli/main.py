@@ -109,7 +109,7 @@ def _complete(arguments: argparse.Namespace, params: Params) -> None:
                 if name == "method"
                 else unknown(f"--{name} {value}", listed)
             )
-            raise DopsdError(line, code=Code.UNKNOWN_NAME)
+            raise Code.UNKNOWN_NAME.error(line)
 
 
 def refuse_files(arguments: argparse.Namespace) -> None:
@@ -238,10 +238,10 @@ def _ended(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported here
             raise
         message = f"{' '.join(str(error).split())[:160]}; {SMALLER}"
-        return _report(DopsdError(message, 1, code=Code.OUT_OF_MEMORY))
+        return _report(Code.OUT_OF_MEMORY.error(message, 1))
     except KeyboardInterrupt:
         line = "interrupted; the same command continues"
-        return _report(DopsdError(line, 130, code=Code.INTERRUPTED))
+        return _report(Code.INTERRUPTED.error(line, 130))
     except OSError as error:
         return _report(of_system(error))
 

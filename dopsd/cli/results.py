@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import cell_argument, command
-from dopsd.core.errors import Code, DopsdError, unknown
+from dopsd.core.errors import Code, unknown
 from dopsd.core.extras import require
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _restore(a: argparse.Namespace, params: Params) -> None:
 
     keys = {str(run.key): run.key for run in params.runs}
     if a.run not in keys:
-        raise DopsdError(unknown(f"restore: {a.run}", keys), code=Code.UNKNOWN_NAME)
+        raise Code.UNKNOWN_NAME.error(unknown(f"restore: {a.run}", keys))
     print("\n".join(f"restore: {line}" for line in restore(keys[a.run])))
 
 
@@ -131,10 +131,9 @@ def _compare(a: argparse.Namespace, params: Params) -> None:
 
 def _ablate(a: argparse.Namespace, params: Params) -> None:
     if a.params != Path("params.yaml"):
-        raise DopsdError(
+        raise Code.OPTIONS.error(
             f"--params {a.params}: variants run through DVC, which reads params.yaml; copy the"
-            " settings there",
-            code=Code.OPTIONS,
+            " settings there"
         )
     from dopsd.pipeline.results.ablate import ablate
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import count, seed, set_argument
 from dopsd.config.profiles import AS_IT_STANDS, HARDWARE, PRESET
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.extras import require
 from dopsd.core.progress import log
 from dopsd.tracking.client import local_address
@@ -105,10 +105,9 @@ def _import_flows(command: str) -> None:
     """
     require(command, "prefect")
     if not Path(OUTDATED).is_file():
-        raise DopsdError(
+        raise Code.NOT_A_PROJECT.error(
             f"{command}: {OUTDATED}: no such file; run this in the project's folder, or copy flows/"
-            " from a new project of `dopsd init`",
-            code=Code.NOT_A_PROJECT,
+            " from a new project of `dopsd init`"
         )
     sys.path.insert(0, str(Path.cwd()))
     # Prefect reads its variable when it is imported

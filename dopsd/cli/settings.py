@@ -125,9 +125,9 @@ def _init(a: argparse.Namespace) -> None:
     from dopsd.pipeline.new_project import create
 
     if not a.folder:  # as of an unset variable; Path makes it the working directory
-        raise DopsdError("init: expected the name of a folder, found ''", code=Code.ARGUMENT)
+        raise Code.ARGUMENT.error("init: expected the name of a folder, found ''")
     if a.profile is None and (a.preset or a.hardware):
-        raise DopsdError(NEEDS_PROFILE, code=Code.PROFILE)
+        raise Code.PROFILE.error(NEEDS_PROFILE)
     folder = Path(a.folder)
     create(folder, a.profile, a.preset or PRESET, a.hardware or HARDWARE)
     for line in _notes(load_params(folder / "params.yaml"), a.hardware):
@@ -150,7 +150,7 @@ def _write_profile(a: argparse.Namespace) -> None:
     from dopsd.config.params_file import overruled, params, way_back
 
     if a.profile is None and (a.preset or a.hardware):
-        raise DopsdError(NEEDS_PROFILE, code=Code.PROFILE)
+        raise Code.PROFILE.error(NEEDS_PROFILE)
     is_new, back = not a.params.exists(), way_back(a.params)
     changed = params(a.profile, a.preset or PRESET, a.hardware or HARDWARE, a.changes, a.params)
     print("\n".join(_written(a, changed, is_new) + back))
@@ -219,9 +219,8 @@ def _task(a: argparse.Namespace, params: Params) -> None:
         list_tasks(params)
         return
     if a.name is None:
-        raise DopsdError(
-            "task check: expected the NAME of a task; `dopsd task list` shows them",
-            code=Code.ARGUMENT,
+        raise Code.ARGUMENT.error(
+            "task check: expected the NAME of a task; `dopsd task list` shows them"
         )
     check(params, a.name, a.answers)
 
@@ -247,7 +246,7 @@ def _check(a: argparse.Namespace, params: Params) -> None:
         other = starts[0].code if starts else Code.BASE_DIFFERS
         raise DopsdError(faults, code=Code.NAMED_FILE_MISSING if missing else other)
     if unseen := [f"{path}: {line}" for line in block_faults(params)]:
-        raise DopsdError(unseen, code=Code.CONTRADICTION)
+        raise Code.CONTRADICTION.error(unseen)
     row_notes = check_rows(params)
     from dopsd.pipeline.stages.prepare import changed_since
 

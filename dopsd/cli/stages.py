@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dopsd.cli.arguments import cell_argument, command, count, require_adapter_config, temperature
 from dopsd.core.environment import refuse_while_collecting
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.paths import RunKey
 
 if TYPE_CHECKING:
@@ -261,9 +261,8 @@ def _measure(a: argparse.Namespace, params: Params) -> None:
     if a.names_run and a.adapter is None:
         overrides["adapter"] = RunKey(a.task, a.method, a.seed).folder / "best"
         if not overrides["adapter"].is_dir():
-            raise DopsdError(
+            raise Code.NO_RESULTS.error(
                 f"{overrides['adapter']}: no such folder; run `dopsd select` first, or name a"
-                " checkpoint with --adapter, or leave --method and --seed out for the base",
-                code=Code.NO_RESULTS,
+                " checkpoint with --adapter, or leave --method and --seed out for the base"
             )
     measure(params, Request(a.task, **overrides), a.json)

@@ -19,10 +19,9 @@ def render(raw: dict[str, Any]) -> str:
     """Return these settings as YAML, in the embedded profile's layout and with its comments."""
     text = _edited(embedded_text(), raw)
     if not _holds(text, raw):
-        raise DopsdError(
+        raise Code.CHANGE.error(
             "params: these settings would not be read back as they are, so nothing was written;"
-            " write the value that you set differently, or edit the file",
-            code=Code.CHANGE,
+            " write the value that you set differently, or edit the file"
         )
     return text
 

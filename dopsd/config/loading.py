@@ -62,11 +62,10 @@ def _code(fault: ErrorDetails) -> Code:
 def load_params(path: Path = Path("params.yaml")) -> Params:
     """Read and check params.yaml."""
     if not path.is_file():
-        raise DopsdError(
+        raise Code.NO_SETTINGS_FILE.error(
             f"{path}: is no regular file; write the settings to one"
             if path.exists()
-            else f"{path}: no such file; run from the project's root, where params.yaml is",
-            code=Code.NO_SETTINGS_FILE,
+            else f"{path}: no such file; run from the project's root, where params.yaml is"
         )
     params = checked(read_yaml(path), path)
     params._file = path
@@ -78,20 +77,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DopsdError(
-            f"{path}: not valid YAML: not UTF-8 text ({error})", code=Code.NOT_YAML
-        ) from error
+        raise Code.NOT_YAML.error(f"{path}: not valid YAML: not UTF-8 text ({error})") from error
     if re.search(r"^<{7} ", text, re.MULTILINE):
-        raise DopsdError(
-            f"{path}: not valid YAML: marks of a conflict (<<<<<<<), which git left; keep one side",
-            code=Code.NOT_YAML,
+        raise Code.NOT_YAML.error(
+            f"{path}: not valid YAML: marks of a conflict (<<<<<<<), which git left; keep one side"
         )
     settings = parse_yaml(text, f"{path}: not valid YAML")
     if not isinstance(settings, dict):
-        raise DopsdError(
+        raise Code.NOT_YAML.error(
             f"{path}: expected sections by name, found {type(settings).__name__}; remove the file"
-            " and run `dopsd params --profile embedded` to write a complete one",
-            code=Code.NOT_YAML,
+            " and run `dopsd params --profile embedded` to write a complete one"
         )
     return settings
 
@@ -106,7 +101,7 @@ def parse_yaml(text: str, fault: str) -> Any:  # noqa: ANN401  # any YAML value
         return deepcopy(_parsed(text))
     except Exception as error:  # the reader has no error class of its own for odd numbers and dates
         reason = "too deep" if isinstance(error, RecursionError) else " ".join(str(error).split())
-        raise DopsdError(f"{fault}: {reason}", code=Code.NOT_YAML) from error
+        raise Code.NOT_YAML.error(f"{fault}: {reason}") from error
 
 
 @lru_cache(maxsize=16)

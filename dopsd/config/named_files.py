@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 def require(params: Params) -> None:
     """Refuse settings that name missing files, or checkpoints from which no run can start."""
     if lines := missing_files(params):
-        raise DopsdError(
-            [f"{line}: no such file in {Path.cwd()}" for line in lines],
-            code=Code.NAMED_FILE_MISSING,
+        raise Code.NAMED_FILE_MISSING.error(
+            [f"{line}: no such file in {Path.cwd()}" for line in lines]
         )
     for fault in start_faults(params):
         raise fault
@@ -36,7 +35,7 @@ def start_faults(params: Params) -> list[DopsdError]:
             faults.setdefault(str(error), error)
         except OSError as error:
             line = f"train.start_from: {error.strerror}: {run.train.start_from}; name another start"
-            faults.setdefault(line, DopsdError(line, code=Code.PATH))
+            faults.setdefault(line, Code.PATH.error(line))
     return list(faults.values())
 
 

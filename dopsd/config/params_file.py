@@ -16,7 +16,7 @@ from dopsd.config.named_files import require
 from dopsd.config.params import Params
 from dopsd.config.profiles.layers import MEMBERS, completed, embedded, is_embedded
 from dopsd.config.tasks import own_tasks
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.files import rewrite
 from dopsd.core.settings import Section
 from dopsd.tasks.registry import TASKS
@@ -69,9 +69,7 @@ def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
     for change in changes:
         key, sign, text = change.partition("=")
         if not sign or not key:
-            raise DopsdError(
-                f"--set {change}: expected key=value, such as train.updates=50", code=Code.CHANGE
-            )
+            raise Code.CHANGE.error(f"--set {change}: expected key=value, such as train.updates=50")
         hint = f'; a pattern goes in quotes: {key}="..."' if set(text) & set("[]{}") else ""
         label = f"--set {change:.200}: {text[:80]!r} is not a YAML value{hint}"
         for name, value in single(key, parse_yaml(text, label)):
@@ -81,7 +79,7 @@ def with_changes(raw: dict[str, Any], changes: list[str]) -> dict[str, Any]:
                 inner = section.get(part)
                 inner = {} if inner is None else inner
                 if not isinstance(inner, dict):
-                    raise DopsdError(f"--set {change}: {part} is not a section", code=Code.CHANGE)
+                    raise Code.CHANGE.error(f"--set {change}: {part} is not a section")
                 section[part] = dict(inner)  # a copy: an alias of YAML may share it
                 section = section[part]
             section[last] = value
@@ -243,14 +241,13 @@ def params(
             not fit.
     """
     if path.is_dir():
-        raise DopsdError(f"--params {path}: is a folder; name a file", code=Code.NO_SETTINGS_FILE)
+        raise Code.NO_SETTINGS_FILE.error(f"--params {path}: is a folder; name a file")
     old = read_yaml(path) if path.is_file() else {}
     if profile is None and (preset, hardware) != (profiles.PRESET, profiles.HARDWARE):
-        raise DopsdError(profiles.NEEDS_PROFILE, code=Code.PROFILE)
+        raise Code.PROFILE.error(profiles.NEEDS_PROFILE)
     if profile is None and not old:
-        raise DopsdError(
-            f"{path}: no such file; name a --profile: {profiles.listed()}",
-            code=Code.NO_SETTINGS_FILE,
+        raise Code.NO_SETTINGS_FILE.error(
+            f"{path}: no such file; name a --profile: {profiles.listed()}"
         )
     start = old if profile is None else of_profile(profile, preset, hardware, old)
     raw = with_changes(start, changes)

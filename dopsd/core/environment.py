@@ -3,7 +3,7 @@
 import os
 import pwd
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 
 DVC_STAGE = "DVC_STAGE"  # set by DVC for its stages
 DVC_PID = "DOPSD_DVC"  # set for stages: process id of the DVC that runs them
@@ -35,10 +35,9 @@ def bypass_proxies(*hosts: str) -> None:
 def refuse_while_collecting(stage: str) -> None:
     """Refuse to compute a stage while results of other machines are collected."""
     if os.environ.get(RESTORE_ONLY) and stage not in ("prepare", "pretrain", "adapt"):
-        raise DopsdError(
+        raise Code.NO_RESULTS.error(
             f"{stage}: no machine has sent a result of these settings, data and code to DVC's"
-            " remote; run it there, with the same commit, or here with `dopsd repro`",
-            code=Code.NO_RESULTS,
+            " remote; run it there, with the same commit, or here with `dopsd repro`"
         )
 
 
@@ -73,8 +72,7 @@ def refuse_leftovers() -> None:
     elif not fault and int(found.get("RANK", "0")) >= size:
         name, fault = "RANK", [f"RANK is {found.get('RANK', 0)}, and WORLD_SIZE is {size}"]
     if fault:
-        raise DopsdError(
+        raise Code.PROCESSES.error(
             f"{fault[0]}: left over by a launcher? `unset {name}`, or start with torchrun or"
-            " launch.processes",
-            code=Code.PROCESSES,
+            " launch.processes"
         )

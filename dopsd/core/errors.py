@@ -129,6 +129,10 @@ class Code(Enum):
     RUN_LEFT = "D905"
     RUN_CANCELLED = "D906"
 
+    def error(self, message: str | list[str], exit_code: int = 2) -> DopsdError:
+        """Return the error with this code; exit status 2, unless its cause has its own."""
+        return DopsdError(message, exit_code, code=self)
+
 
 class StopRequested(Exception):
     """Signal that training must save and stop before its next forward.

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 
 EXTRAS = {  # package: extra of pyproject.toml
     "bokeh": "pipeline",
@@ -28,9 +28,7 @@ def require(where: str, package: str) -> None:
         where: the command, key or file that needs the package; the message begins with it.
     """
     if find_spec(package) is None:
-        raise DopsdError(
-            f"{where}: {package} is not installed; {advice(package)}", code=Code.PACKAGE_MISSING
-        )
+        raise Code.PACKAGE_MISSING.error(f"{where}: {package} is not installed; {advice(package)}")
 
 
 def advice(package: str) -> str:

@@ -101,9 +101,8 @@ def own_name(path: Path) -> Path:
 def read_json(path: Path, made_by: str) -> dict[str, Any]:
     """Read the result of an earlier stage."""
     if not path.is_file():
-        raise DopsdError(
-            f"{path}: no such file; run `{made_by}` for this task, method and seed first",
-            code=Code.STAGE_MISSING,
+        raise Code.STAGE_MISSING.error(
+            f"{path}: no such file; run `{made_by}` for this task, method and seed first"
         )
     return parse_object(path.read_bytes(), path)
 
@@ -124,16 +123,14 @@ def parse_object(content: bytes | str, location: object) -> dict[str, Any]:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise DopsdError(
+        raise Code.RESULT_DAMAGED.error(
             f"{location}: not valid JSON ({error}); restore the file, or delete it and run the"
-            " command that writes it",
-            code=Code.RESULT_DAMAGED,
+            " command that writes it"
         ) from error
     if not isinstance(value, dict):
-        raise DopsdError(
+        raise Code.RESULT_DAMAGED.error(
             f"{location}: expected a JSON object, found {content[:40]!r}; restore the file, or"
-            " create it again",
-            code=Code.RESULT_DAMAGED,
+            " create it again"
         )
     return value
 

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 
 
 def sha256(path: Path) -> str:
@@ -41,9 +41,8 @@ def recipe(path: Path) -> int:
             if "RECIPE" not in map(ast.unparse, targets):
                 continue
             if not value.isdecimal() or not int(value):
-                raise DopsdError(
-                    f"{file}: RECIPE = {value}: expected a whole number of 1 or more",
-                    code=Code.PLUGIN_BROKEN,
+                raise Code.PLUGIN_BROKEN.error(
+                    f"{file}: RECIPE = {value}: expected a whole number of 1 or more"
                 )
             return int(value)
     return 1
@@ -61,8 +60,8 @@ def folder_of(package: str) -> Path:
         spec = find_spec(package)
     except Exception as error:  # of a plug-in's own code, which this imports
         reason = f"{type(error).__name__}: {error}"
-        raise DopsdError(
-            f"plug-in {package}: cannot be imported ({reason})", code=Code.PLUGIN_BROKEN
+        raise Code.PLUGIN_BROKEN.error(
+            f"plug-in {package}: cannot be imported ({reason})"
         ) from error
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(f"{package} is no package", name=package)
@@ -73,9 +72,8 @@ def fingerprint(sections: dict[str, Any], files: Sequence[Path], *packages: str)
     """Return 16 hex digits that identify a piece of work by its settings, data and code."""
     missing = [path for path in files if not path.is_file()]
     if missing:
-        raise DopsdError(
-            f"{missing[0]}: no such file; run `dopsd prepare` (or `dvc repro`)",
-            code=Code.NOT_PREPARED,
+        raise Code.NOT_PREPARED.error(
+            f"{missing[0]}: no such file; run `dopsd prepare` (or `dvc repro`)"
         )
     parts = [json.dumps(sections, sort_keys=True)]
     parts += [f"{path.name} {sha256(path)}" for path in files]

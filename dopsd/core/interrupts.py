@@ -78,11 +78,10 @@ class Interrupts:
             if update
             else "no update was finished, so nothing is saved"
         )
-        return DopsdError(
+        return Code.INTERRUPTED.error(
             f"train: interrupted by {signal.Signals(number).name}; {outcome}; the same command"
             " continues",
             128 + number,
-            code=Code.INTERRUPTED,
         )
 
 

@@ -13,7 +13,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, Protocol
 
-from dopsd.core.errors import Code, DopsdError, unknown
+from dopsd.core.errors import Code, unknown
 from dopsd.core.metrics import Metric
 from dopsd.core.settings import Section
 
@@ -44,17 +44,15 @@ class Registry:
         plugins = {point.name: point.value for point in entry_points(group=self.package)}
         for name, module in plugins.items():  # names are keys, and folders in runs/
             if not re.fullmatch("[a-z0-9_]+", name) or name in self.shared or not module:
-                raise DopsdError(
+                raise Code.PLUGIN_BROKEN.error(
                     f"entry point {self.package}: {name} = {module}: expected a name of lowercase"
                     f" letters, digits and _, not {' or '.join(self.shared)}, and the package of"
-                    " the plug-in",
-                    code=Code.PLUGIN_BROKEN,
+                    " the plug-in"
                 )
         if duplicates := sorted(folders.keys() & plugins.keys()):
-            raise DopsdError(
+            raise Code.PLUGIN_BROKEN.error(
                 f"entry point {self.package}: {duplicates[0]} = {plugins[duplicates[0]]}: the name"
-                " is taken; rename the entry point",
-                code=Code.PLUGIN_BROKEN,
+                " is taken; rename the entry point"
             )
         return dict(sorted((folders | plugins).items()))
 
@@ -78,7 +76,7 @@ class Registry:
         Colours go by it, so that a new plug-in changes the colour of no built-in member.
         """
         if name not in self.packages:
-            raise DopsdError(unknown(f"{self.kind} {name}", self.names), code=Code.UNKNOWN_NAME)
+            raise Code.UNKNOWN_NAME.error(unknown(f"{self.kind} {name}", self.names))
         by_origin = {  # False sorts before True
             (not package.startswith(f"{self.package}."), member)
             for member, package in self.packages.items()
@@ -88,7 +86,7 @@ class Registry:
     def file(self, name: str, file: str) -> str:
         """Return the dotted name of the module `file` in the folder `name`."""
         if name not in self.packages:
-            raise DopsdError(unknown(f"{self.kind} {name}", self.names), code=Code.UNKNOWN_NAME)
+            raise Code.UNKNOWN_NAME.error(unknown(f"{self.kind} {name}", self.names))
         return f"{self.packages[name]}.{file}"
 
     def path(self, name: str, file: str) -> Path | None:
@@ -114,18 +112,16 @@ class Registry:
             return import_module(module)
         except ModuleNotFoundError as error:
             if error.name and error.name.startswith(self.packages[name].partition(".")[0]):
-                raise DopsdError(
-                    f"{self.kind} {name}: {self.packages[name]} has no {file}.py ({error}); add it",
-                    code=Code.PLUGIN_BROKEN,
+                raise Code.PLUGIN_BROKEN.error(
+                    f"{self.kind} {name}: {self.packages[name]} has no {file}.py ({error}); add it"
                 ) from error
             raise
         except Exception as error:
             if module.startswith(f"{self.package}."):  # our own fault, not that of a plug-in
                 raise
             reason = f"{type(error).__name__}: {error}"
-            raise DopsdError(
-                f"{self.kind} {name}: {module} cannot be imported ({reason})",
-                code=Code.PLUGIN_BROKEN,
+            raise Code.PLUGIN_BROKEN.error(
+                f"{self.kind} {name}: {module} cannot be imported ({reason})"
             ) from error
 
     def config_class(self, name: str) -> type[Any]:
@@ -141,10 +137,9 @@ class Registry:
         bases = {base for value in classes for base in value.__mro__[1:]}
         classes = [value for value in classes if value not in bases]
         if len(classes) != 1:
-            raise DopsdError(
+            raise Code.PLUGIN_BROKEN.error(
                 f"{self.kind} {name}: {module.__name__} must define one subclass of"
-                f" {self.base.__name__}, but defines {len(classes)}",
-                code=Code.PLUGIN_BROKEN,
+                f" {self.base.__name__}, but defines {len(classes)}"
             )
         return classes[0]
 
@@ -152,9 +147,8 @@ class Registry:
         """Return the attribute `member` of the module `file` in the folder `name`."""
         module = self.module(name, file)
         if not hasattr(module, member):
-            raise DopsdError(
-                f"{self.kind} {name}: {module.__name__} has no {member}; add it",
-                code=Code.PLUGIN_BROKEN,
+            raise Code.PLUGIN_BROKEN.error(
+                f"{self.kind} {name}: {module.__name__} has no {member}; add it"
             )
         return getattr(module, member)
 
@@ -173,16 +167,13 @@ class Registry:
         try:
             signature(function).bind(*arguments.values())
         except TypeError as error:
-            raise DopsdError(
-                f"{where}: wrong arguments ({error})", code=Code.PLUGIN_BROKEN
-            ) from error
+            raise Code.PLUGIN_BROKEN.error(f"{where}: wrong arguments ({error})") from error
         made = function(*arguments.values())
         missing = [m for m in members_of(protocol) if not hasattr(made, m)]
         if missing := sorted({*missing, *abstract_members(type(made))}):
-            raise DopsdError(
+            raise Code.PLUGIN_BROKEN.error(
                 f"{where}: {type(made).__name__} has no {', '.join(missing)}; add the members of "
-                f"{protocol.__module__}.{protocol.__name__}",
-                code=Code.PLUGIN_BROKEN,
+                f"{protocol.__module__}.{protocol.__name__}"
             )
         return made
 

@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 from typing import Any
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.files import parse_object
 
 NAMES = ("protocol",)  # columns that stay text: a protocol may be named 256
@@ -44,16 +44,14 @@ def read_table(path: Path) -> list[dict[str, Any]]:
         with path.open(newline="", encoding="utf-8") as lines:
             rows = list(csv.DictReader(lines))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DopsdError(
-            f"{path}: not a csv table ({error}); restore the file, or create it again",
-            code=Code.RESULT_DAMAGED,
+        raise Code.RESULT_DAMAGED.error(
+            f"{path}: not a csv table ({error}); restore the file, or create it again"
         ) from error
     for number, row in enumerate(rows, 2):
         if None in row or None in row.values():
-            raise DopsdError(
+            raise Code.RESULT_DAMAGED.error(
                 f"{path}:{number}: the number of cells differs from the header; restore the file,"
-                " or create it again",
-                code=Code.RESULT_DAMAGED,
+                " or create it again"
             )
     return [
         {k: text if k in NAMES else _number(text) for k, text in row.items() if text != ""}

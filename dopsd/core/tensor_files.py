@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,9 +52,8 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except SafetensorError as error:
-        raise DopsdError(
-            f"{path}: not a whole safetensors file ({error}); restore the file, or create it again",
-            code=Code.WEIGHTS,
+        raise Code.WEIGHTS.error(
+            f"{path}: not a whole safetensors file ({error}); restore the file, or create it again"
         ) from error
 
 

@@ -39,10 +39,9 @@ def check_gpus(processes: int) -> None:
     import torch
 
     if torch.cuda.is_available() and torch.cuda.device_count() < processes:
-        raise DopsdError(
+        raise Code.NO_GPU.error(
             f"launch.processes: {processes} processes, but {torch.cuda.device_count()} GPUs; set"
-            " launch.processes to at most that number",
-            code=Code.NO_GPU,
+            " launch.processes to at most that number"
         )
 
 
@@ -96,10 +95,9 @@ def launch(settings: Launching, words: Sequence[str]) -> int:
     newer_options: dict[str, Any] = {"shutdown_timeout": SAVING, "signals_to_handle": "SIGQUIT"}
     # an older launcher would kill processes that are still saving
     if not newer_options.keys() <= LaunchConfig.__dataclass_fields__.keys():
-        raise DopsdError(
+        raise Code.PROCESSES.error(
             "launch.processes: this version of torch gives processes no time to save; install torch"
-            " 2.13 or newer",
-            code=Code.PROCESSES,
+            " 2.13 or newer"
         )
     config = LaunchConfig(
         min_nodes=nodes.count if nodes else 1,

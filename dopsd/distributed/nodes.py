@@ -127,10 +127,9 @@ def _check(host: str) -> None:
     if process.returncode:
         said = " ".join(process.stderr.split())[-200:]
         reason = said or f"{Path.cwd()} or {sys.executable} is not there"
-        raise DopsdError(
+        raise Code.PROCESSES.error(
             f"launch: {host}: {reason}; every host needs this folder and this Python, and ssh must"
-            " reach it without a question (its host key in known_hosts, a key of yours)",
-            code=Code.PROCESSES,
+            " reach it without a question (its host key in known_hosts, a key of yours)"
         )
 
 
@@ -205,18 +204,16 @@ def _is_open(host: str, port: int) -> bool:
 def _ended(name: str, process: subprocess.Popen[bytes]) -> DopsdError:
     """Return the error of a node that ended at its start."""
     code = shell_status(process.returncode)
-    return DopsdError(
+    return Code.PROCESSES.error(
         f"launch: {name}: ended with exit code {code} before the nodes met; its last lines say why",
         code or TEMPORARY,
-        code=Code.PROCESSES,
     )
 
 
 def unreachable(endpoint: str, timeout: int) -> DopsdError:
     """Return the error of nodes that did not meet."""
-    return DopsdError(
+    return Code.PROCESSES.error(
         f"launch: not all nodes met at {endpoint} within {timeout} s (launch.timeout), or one"
         " ended; start as many as --nodes says, and let the network pass this port",
         TEMPORARY,
-        code=Code.PROCESSES,
     )

@@ -134,10 +134,9 @@ def all_processes(timeout: int = LaunchConfig().timeout) -> Accelerator:
     with _telling(world_size - 1, timeout):
         accelerator = Accelerator(cpu=not torch.cuda.is_available(), kwargs_handlers=[waiting])
     if accelerator.num_processes != world_size:
-        raise DopsdError(
+        raise Code.PROCESSES.error(
             f"train: {world_size} processes were started, but accelerate sees"
-            f" {accelerator.num_processes}; start them with torchrun",
-            code=Code.PROCESSES,
+            f" {accelerator.num_processes}; start them with torchrun"
         )
     if accelerator.num_processes > 1 and accelerator.device.type == "cuda":
         properties = torch.cuda.get_device_properties(accelerator.device)
@@ -161,11 +160,10 @@ def _telling(others: int, timeout: int) -> Iterator[None]:
     try:
         yield
     except dist.DistError as error:
-        raise DopsdError(
+        raise Code.PROCESSES.error(
             f"train: {others + 1} processes (WORLD_SIZE) did not meet at {place} within {timeout} s"
             " (launch.timeout); start all of them, or unset WORLD_SIZE",
             TEMPORARY,
-            code=Code.PROCESSES,
         ) from error
     finally:
         timer.cancel()
@@ -180,11 +178,10 @@ def refuse_shared_gpu(gpu: str, accelerator: Accelerator) -> None:
     store.set(f"dopsd/gpu/{accelerator.process_index}", gpu)
     gpus = [store.get(f"dopsd/gpu/{rank}").decode() for rank in range(accelerator.num_processes)]
     if shared := [rank for rank, other in enumerate(gpus) if gpus.count(other) > 1]:
-        raise DopsdError(
+        raise Code.PROCESSES.error(
             f"train: processes {', '.join(map(str, shared))} share a GPU ({gpus[shared[0]]}); start"
             " at most as many processes as GPUs, or show each process its own"
-            " (CUDA_VISIBLE_DEVICES)",
-            code=Code.PROCESSES,
+            " (CUDA_VISIBLE_DEVICES)"
         )
 
 
@@ -279,10 +276,9 @@ def is_lost(error: RuntimeError) -> bool:
 def lost(scratch: Path, error: RuntimeError) -> DopsdError:
     """Return the error that ends a run whose other processes no longer answer."""
     words = " ".join(str(error).rpartition("] ")[2].split())
-    return DopsdError(
+    return Code.PROCESS_LOST.error(
         f"train: another process of the run ended or does not answer ({words[:70]}); the"
         f" same command continues from the last checkpoint in {scratch}. launch.timeout says how"
         " long to wait for an answer",
         TEMPORARY,
-        code=Code.PROCESS_LOST,
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dopsd.core.errors import TEMPORARY, Code, DopsdError
+from dopsd.core.errors import TEMPORARY, Code
 from dopsd.core.files import append_lines, read_lines
 from dopsd.core.progress import Progress, log
 from dopsd.core.types import NEVER, Problem, Rollout, Score
@@ -232,10 +232,9 @@ def wait_for_others(left: Callable[[], int], timeout: float) -> None:
         if (now := left()) != number:
             number, since = now, time.monotonic()
         elif time.monotonic() - since > timeout:
-            raise DopsdError(
+            raise Code.PROCESS_LOST.error(
                 f"evaluate: no other process has written anything for {timeout:.0f} s, and"
                 f" {number} answers or reports are missing; what is there is kept, and the same"
                 " command continues. launch.timeout says how long to wait",
                 TEMPORARY,
-                code=Code.PROCESS_LOST,
             )

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 from ruamel.yaml import YAML
 
 from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.settings import Section
 
 
@@ -39,10 +39,9 @@ def published_tables() -> list[PublishedTable]:
     keys = [table.key for table in tables]
     for table in tables:
         if keys.count(table.key) > 1:
-            raise DopsdError(
+            raise Code.PLUGIN_BROKEN.error(
                 f"published.yaml: several tables have the source {table.source} and the name"
-                f" `{table.name}`; give each its own `name`, since protocols must not mix",
-                code=Code.PLUGIN_BROKEN,
+                f" `{table.name}`; give each its own `name`, since protocols must not mix"
             )
     return sorted(tables, key=lambda table: not table.as_profiles)
 
@@ -58,9 +57,8 @@ def tables_of(algorithm: str) -> Iterator[PublishedTable]:
         except ValidationError as error:
             fault = error.errors()[0]
             key = ".".join(map(str, fault["loc"]))
-            raise DopsdError(
-                f"algorithm {algorithm}: published.yaml: {key}: {fault['msg']}",
-                code=Code.PLUGIN_BROKEN,
+            raise Code.PLUGIN_BROKEN.error(
+                f"algorithm {algorithm}: published.yaml: {key}: {fault['msg']}"
             ) from error
 
 

@@ -61,7 +61,7 @@ def run(
         config: the settings of a task that params.yaml defines; None: the task's defaults.
     """
     if config is None and task_name not in TASKS.names:
-        raise DopsdError(unknown(f"--task {task_name}", TASKS.names), code=Code.UNKNOWN_NAME)
+        raise Code.UNKNOWN_NAME.error(unknown(f"--task {task_name}", TASKS.names))
     if verdicts_path:
         check_new(verdicts_path, files)
     config = config or TASKS.config_class(task_name)()
@@ -141,17 +141,12 @@ def show(lines: Sequence[Line], task_name: str, scoring: str) -> None:
 def check_new(path: Path, files: Sequence[Path]) -> None:
     """Check that an output file is neither a folder nor one of the input files."""
     if path.is_dir() or not path.name:
-        raise DopsdError(
-            f"--verdicts {path}: expected a file name, found a folder", code=Code.ARGUMENT
-        )
+        raise Code.ARGUMENT.error(f"--verdicts {path}: expected a file name, found a folder")
     if path.is_file() and str(path.parent) in ("/dev", "/dev/fd", "/proc/self/fd"):
-        raise DopsdError(
-            f"--verdicts {path}: is a file under another name; name the file", code=Code.ARGUMENT
-        )
+        raise Code.ARGUMENT.error(f"--verdicts {path}: is a file under another name; name the file")
     if path.exists() and any(file.exists() and path.samefile(file) for file in files):
-        raise DopsdError(
-            f"--verdicts {path}: is one of the scored files; name another file",
-            code=Code.OUTPUT_EXISTS,
+        raise Code.OUTPUT_EXISTS.error(
+            f"--verdicts {path}: is one of the scored files; name another file"
         )
 
 
@@ -193,16 +188,13 @@ def read_generations(path: Path, task: Task) -> list[Generation]:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         what = error.strerror if isinstance(error, OSError) else f"not UTF-8 text ({error})"
-        raise DopsdError(
-            f"{path}: {what}; expected a file of generations, .jsonl or .json",
-            code=Code.GENERATIONS_FILE,
+        raise Code.GENERATIONS_FILE.error(
+            f"{path}: {what}; expected a file of generations, .jsonl or .json"
         ) from error
     rows = _listed(text, path) if path.suffix == ".json" else _lines(text, path)
     generations = [_generation(row, path, number, task) for number, row in rows]
     if not generations:
-        raise DopsdError(
-            f"{path}: no generations; expected at least one row", code=Code.GENERATIONS_FILE
-        )
+        raise Code.GENERATIONS_FILE.error(f"{path}: no generations; expected at least one row")
     return generations
 
 
@@ -218,8 +210,8 @@ def _listed(text: str, path: Path) -> Iterator[tuple[int, object]]:
     )
     rows = document.get("generations") if isinstance(document, dict) else None
     if not isinstance(rows, list):
-        raise DopsdError(
-            f'{path}: expected a JSON object with a list "generations"', code=Code.GENERATIONS_FILE
+        raise Code.GENERATIONS_FILE.error(
+            f'{path}: expected a JSON object with a list "generations"'
         )
     yield from enumerate(rows, 1)
 
@@ -228,9 +220,7 @@ def _parsed(text: str, location: str, expected: str) -> object:
     try:
         return DECODER.decode(text)
     except (ValueError, RecursionError) as error:
-        raise DopsdError(
-            f"{location}: expected {expected}: {error}", code=Code.GENERATIONS_FILE
-        ) from error
+        raise Code.GENERATIONS_FILE.error(f"{location}: expected {expected}: {error}") from error
 
 
 def _missing(row: dict[str, object]) -> list[str]:
@@ -242,28 +232,25 @@ def _missing(row: dict[str, object]) -> list[str]:
 def _generation(row: object, path: Path, number: int, task: Task) -> Generation:
     location = f"{path}:{number}"
     if not isinstance(row, dict):
-        raise DopsdError(
-            f"{location}: expected {EXPECTED}, found {type(row).__name__}",
-            code=Code.GENERATIONS_ROW,
+        raise Code.GENERATIONS_ROW.error(
+            f"{location}: expected {EXPECTED}, found {type(row).__name__}"
         )
     if missing := _missing(row):
-        raise DopsdError(
+        raise Code.GENERATIONS_ROW.error(
             f"{location}: no key {' and no key '.join(missing)}; expected {EXPECTED}, found the"
-            f" keys {', '.join(row) or '(none)'}",
-            code=Code.GENERATIONS_ROW,
+            f" keys {', '.join(row) or '(none)'}"
         )
     text = row.get("generation", row.get("generations"))
     if isinstance(text, list) and len(text) == 1:
         text = text[0]
     if not isinstance(text, str) or not isinstance(row["question"], str):
-        raise DopsdError(
-            f"{location}: expected question and generation as strings, one generation in each row",
-            code=Code.GENERATIONS_ROW,
+        raise Code.GENERATIONS_ROW.error(
+            f"{location}: expected question and generation as strings, one generation in each row"
         )
     try:
         problem = task.of_generation(row["question"], row["ground_truth"])
     except DopsdError as error:
-        raise DopsdError(
-            f"{location}: {error}; is this a file of {task.name}?", code=Code.GENERATIONS_ROW
+        raise Code.GENERATIONS_ROW.error(
+            f"{location}: {error}; is this a file of {task.name}?"
         ) from error
     return Generation(str(path), number, problem, text)

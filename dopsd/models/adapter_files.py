@@ -67,9 +67,8 @@ def shard_digests(folder: Path) -> dict[str, str]:
     except (OSError, DopsdError, KeyError, TypeError, AttributeError):
         is_whole = False
     if not is_whole or any("/" in name for name in digests):
-        raise DopsdError(
-            f"{folder / INDEX}: no digest of each shard; name a checkpoint that dopsd wrote",
-            code=Code.ADAPTER_DAMAGED,
+        raise Code.ADAPTER_DAMAGED.error(
+            f"{folder / INDEX}: no digest of each shard; name a checkpoint that dopsd wrote"
         )
     return digests
 
@@ -97,9 +96,8 @@ def check_sealed(folder: Path, name: str) -> None:
 def require_digest(path: Path, digest: str | None) -> None:
     """Refuse a file that is missing or does not match its digest."""
     if not path.is_file() or sha256(path) != digest:
-        raise DopsdError(
-            f"{path}: does not match its digest; run `{_remedy(path.parent)}` to restore the file",
-            code=Code.ADAPTER_DAMAGED,
+        raise Code.ADAPTER_DAMAGED.error(
+            f"{path}: does not match its digest; run `{_remedy(path.parent)}` to restore the file"
         )
 
 
@@ -134,15 +132,13 @@ def _read_config(folder: Path) -> dict[str, Any]:
     try:
         return parse_object(path.read_bytes(), path)
     except DopsdError as error:
-        raise DopsdError(str(error), code=Code.ADAPTER_DAMAGED) from error
+        raise Code.ADAPTER_DAMAGED.error(str(error)) from error
 
 
 def _file_of(folder: Path, name: str) -> Path:
     """Return a file of an adapter, which is there: reading a pipe or a device would never end."""
     if not (folder / name).is_file():
-        raise DopsdError(
-            f"{folder}: no {name}; name the folder of a checkpoint", code=Code.NO_ADAPTER
-        )
+        raise Code.NO_ADAPTER.error(f"{folder}: no {name}; name the folder of a checkpoint")
     return folder / name
 
 
@@ -159,10 +155,9 @@ def lora_of(folder: Path) -> AdapterConfig:
         if name not in (*COMPUTED, *HARMLESS) and value not in ALLOWED.get(name, UNSET)
     ]
     if unsupported or settings.get("peft_type", "LORA") != "LORA":
-        raise DopsdError(
+        raise Code.ADAPTER_KIND.error(
             f"{folder / ADAPTER_CONFIG}: {', '.join(unsupported) or settings['peft_type']} is"
-            " set; only plain LoRA is supported",
-            code=Code.ADAPTER_KIND,
+            " set; only plain LoRA is supported"
         )
     try:
         config = AdapterConfig(
@@ -173,9 +168,8 @@ def lora_of(folder: Path) -> AdapterConfig:
         )
     except (KeyError, ValidationError) as error:
         problem = f"lacks {error}" if isinstance(error, KeyError) else f"has {_faults(error)}"
-        raise DopsdError(
-            f"{folder / ADAPTER_CONFIG} {problem}; name a checkpoint written by dopsd or peft",
-            code=Code.ADAPTER_DAMAGED,
+        raise Code.ADAPTER_DAMAGED.error(
+            f"{folder / ADAPTER_CONFIG} {problem}; name a checkpoint written by dopsd or peft"
         ) from error
     _check_rank(config.r, folder)
     _note_base(folder, str(settings.get("base_model_name_or_path") or "base"))
@@ -212,10 +206,9 @@ def check_shape(folder: Path, r: int, alpha: float, targets: list[str]) -> None:
         if trained[name] != value
     ]
     if mismatched:
-        raise DopsdError(
+        raise Code.ADAPTER_MISFIT.error(
             f"{folder}: the adapter was trained with {', '.join(mismatched)}; set train.lora to"
-            " those values",
-            code=Code.ADAPTER_MISFIT,
+            " those values"
         )
 
 
@@ -226,10 +219,9 @@ def _check_rank(rank: int, folder: Path) -> None:
         name for name, shape in shapes.items() if ".lora_A." in name and shape[:1] != (rank,)
     ]
     if mismatched:
-        raise DopsdError(
+        raise Code.ADAPTER_DAMAGED.error(
             f"{folder}: {ADAPTER_CONFIG} has r {rank}, but {mismatched[0]!r} in {ADAPTER} has"
-            " another rank; restore both files",
-            code=Code.ADAPTER_DAMAGED,
+            " another rank; restore both files"
         )
 
 

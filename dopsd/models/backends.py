@@ -10,7 +10,7 @@ from pathlib import Path
 from shutil import which
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.machine import device_name, package_version
 from dopsd.models.device import own_device
 from dopsd.models.registry import config_of, read_config
@@ -36,25 +36,22 @@ def check_kernels(model: ModelConfig, device: torch.device) -> None:
     for value, (key, library, extra) in NEEDS.items():
         if vars(model)[key] == value:
             if find_spec(library) is None:
-                raise DopsdError(
+                raise Code.PACKAGE_MISSING.error(
                     f"model.{key}: {value} needs {library}, which is not installed: pip install"
-                    f" 'dopsd[{extra}]'",
-                    code=Code.PACKAGE_MISSING,
+                    f" 'dopsd[{extra}]'"
                 )
             if device.type != "cuda":
-                raise DopsdError(
+                raise Code.NO_GPU.error(
                     f"model.{key}: {value} needs an NVIDIA GPU, and none was found; leave the key"
-                    " out",
-                    code=Code.NO_GPU,
+                    " out"
                 )
     compiler = (
         os.environ.get("CC", "gcc") if device.type == "cuda" else os.environ.get("CXX", "g++")
     )
     if model.compile and which(compiler) is None:
-        raise DopsdError(
+        raise Code.COMPILER.error(
             f"model.compile needs a compiler, and {compiler} was not found; install {compiler} or"
-            " leave the key out",
-            code=Code.COMPILER,
+            " leave the key out"
         )
 
 
@@ -73,10 +70,9 @@ def attention_of(
     if config is not None and config.attention_pattern == "block_causal":
         if model.attention == "auto":
             return "sdpa"
-        raise DopsdError(
+        raise Code.UNSUPPORTED_MODEL.error(
             f"model.attention: {model.attention} takes no mask of blocks, and this base is"
-            " block-causal; set it to sdpa",
-            code=Code.UNSUPPORTED_MODEL,
+            " block-causal; set it to sdpa"
         )
     if model.attention != "auto":
         return model.attention

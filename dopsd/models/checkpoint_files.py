@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from huggingface_hub import StateDictSplit, split_torch_state_dict_into_shards
 from safetensors import SafetensorError, safe_open
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import ADAPTED, ORIGIN
 from dopsd.core.tensor_files import save_tensors
@@ -67,7 +67,7 @@ def check_folder(folder: Path, config: DenoiserConfig) -> None:
         found |= shapes
     faults += _fault(folder, "missing", set(expected) - set(found))
     if faults:
-        raise DopsdError(faults, code=Code.WEIGHTS)
+        raise Code.WEIGHTS.error(faults)
 
 
 def expected_shapes(config: PretrainedConfig) -> Shapes:
@@ -95,15 +95,15 @@ def weight_files(folder: Path) -> Mapping[Path, set[str] | None]:
             if pickle_names
             else "no weights; expected"
         )
-        raise DopsdError(f"{folder}: {problem} {WHOLE}, or shards with {INDEX}", code=Code.WEIGHTS)
+        raise Code.WEIGHTS.error(f"{folder}: {problem} {WHOLE}, or shards with {INDEX}")
     files: dict[Path, set[str]] = {}
     try:
         index = json.loads((folder / INDEX).read_bytes())
         for name, file in index["weight_map"].items():
             files.setdefault(folder / Path(file).name, set()).add(name)
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise DopsdError(
-            f"{folder / INDEX}: not a whole index file ({error}); {AGAIN}", code=Code.WEIGHTS
+        raise Code.WEIGHTS.error(
+            f"{folder / INDEX}: not a whole index file ({error}); {AGAIN}"
         ) from error
     for path, names in files.items():
         if not path.is_file():
@@ -130,9 +130,8 @@ def _opened(path: Path) -> Iterator[Any]:
         with safe_open(path, framework="pt") as file:
             yield file
     except (SafetensorError, OSError) as error:
-        raise DopsdError(
-            f"{path}: not a whole safetensors file ({error}); restore the file, or {AGAIN}",
-            code=Code.WEIGHTS,
+        raise Code.WEIGHTS.error(
+            f"{path}: not a whole safetensors file ({error}); restore the file, or {AGAIN}"
         ) from error
 
 
@@ -167,10 +166,9 @@ def check_copy(folder: Path, files: Mapping[str, Path], name: str, first: str) -
     copy, tensor = read_tensor(files[name], name), read_tensor(files[first], first)
     check_finite([(name, copy), (first, tensor)], folder)
     if not (_is_rounded(copy, tensor) or _is_rounded(tensor, copy)):
-        raise DopsdError(
+        raise Code.WEIGHTS.error(
             f"{folder}: {name} differs from {first}, though config.json ties them; set"
-            " tie_word_embeddings to false there if the model has a head of its own",
-            code=Code.WEIGHTS,
+            " tie_word_embeddings to false there if the model has a head of its own"
         )
 
 
@@ -198,7 +196,7 @@ def _is_finite(tensor: Tensor) -> bool:
 def _refuse(path: Path, problem: str, names: set[str] | None) -> None:
     """Raise the fault of these tensors, unless there are none."""
     if faults := _fault(path, problem, names or set()):
-        raise DopsdError(faults, code=Code.WEIGHTS)
+        raise Code.WEIGHTS.error(faults)
 
 
 def _fault(path: Path, problem: str, names: set[str], advice: str = AGAIN) -> list[str]:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.distributed.process_group import (
     LockstepForwards,
     ProcessGroup,
@@ -141,19 +141,17 @@ class LlmPolicy(WeightContexts):
     def merged(self) -> AbstractContextManager[object]:
         """Compute with the adapters added into the weights."""
         if self.needs_lockstep:
-            raise DopsdError(
-                "merged: adapters cannot be added into a sharded base; set launch.shard to false",
-                code=Code.MERGING,
+            raise Code.MERGING.error(
+                "merged: adapters cannot be added into a sharded base; set launch.shard to false"
             )
         return super().merged()
 
     def load_all(self, folder: Path) -> None:
         """Replace all weights by those of a folder."""
         if self.needs_lockstep or getattr(self.core, "hf_quantizer", None):
-            raise DopsdError(
+            raise Code.ADAPTER_MISFIT.error(
                 f"{folder}: all weights fit only a base that is whole in each process; set"
-                " launch.shard to false and model.quantization to none",
-                code=Code.ADAPTER_MISFIT,
+                " launch.shard to false and model.quantization to none"
             )
         super().load_all(folder)
 

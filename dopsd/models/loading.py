@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.models.backends import attention_of, check_kernels, kernels_of
 from dopsd.models.checkpoint_files import check_finite, check_folder, check_repeated, file_tensors
 from dopsd.models.device import keep_freed_memory
@@ -28,9 +28,8 @@ def fuse(weights: Denoiser, kernels: str) -> None:
     if kernels != "liger":
         return
     if not weights.config.has_fused_kernels:
-        raise DopsdError(
-            f"model.kernels: liger has no kernels for {weights.config.model_type}; set it to torch",
-            code=Code.UNSUPPORTED_MODEL,
+        raise Code.UNSUPPORTED_MODEL.error(
+            f"model.kernels: liger has no kernels for {weights.config.model_type}; set it to torch"
         )
     weights.fuse()
 
@@ -94,10 +93,9 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
 def require_base(folder: Path) -> None:
     """Refuse a folder without a model."""
     if not (folder / "config.json").is_file():
-        raise DopsdError(
+        raise Code.NO_MODEL.error(
             f"model.path: no config.json in {folder} (from {Path.cwd()}); download the checkpoint"
-            " to that folder, or make it: `dopsd pretrain`, or `dopsd adapt`",
-            code=Code.NO_MODEL,
+            " to that folder, or make it: `dopsd pretrain`, or `dopsd adapt`"
         )
 
 

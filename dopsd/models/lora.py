@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.models.adapter_files import NESTED_TARGETS, TARGETS, check_shape, target_names
 
 if TYPE_CHECKING:
@@ -63,9 +63,8 @@ def attach(model: Denoiser, lora: AdapterConfig, seed: int) -> PeftModel:
     if unknown:
         are_experts = _layers(model, is_expert=True).issuperset(unknown)
         problem = EXPERTS if are_experts else NO_LAYER
-        raise DopsdError(
-            f"lora.targets: {', '.join(unknown)} {problem} {', '.join(names)}",
-            code=Code.LORA_TARGETS,
+        raise Code.LORA_TARGETS.error(
+            f"lora.targets: {', '.join(unknown)} {problem} {', '.join(names)}"
         )
     children = {name for name, _ in model.blocks()[0].named_children()}
     pattern = TARGETS if children.issuperset(lora.targets) else NESTED_TARGETS
@@ -119,9 +118,8 @@ def without_adapters(peft_model: nn.Module) -> Iterator[None]:
 def require_adapter(adapted: PeftModel | None, folder: Path) -> PeftModel:
     """Return the model with its adapter, which is to take that of a folder."""
     if adapted is None:
-        raise DopsdError(
-            f"{folder}: an adapter, and the model has none; set train.weights to lora",
-            code=Code.ADAPTER_MISFIT,
+        raise Code.ADAPTER_MISFIT.error(
+            f"{folder}: an adapter, and the model has none; set train.weights to lora"
         )
     return adapted
 
@@ -178,10 +176,9 @@ def check_adapter(
             f"{mismatched[0]!r} is {actual.get(mismatched[0], 'missing')}, "
             f"expected {expected.get(mismatched[0], 'none')}"
         )
-        raise DopsdError(
+        raise Code.ADAPTER_MISFIT.error(
             f"{source}: {len(mismatched)} tensors do not fit this base and LoRA config ({example});"
-            " use the base and train.lora of its training",
-            code=Code.ADAPTER_MISFIT,
+            " use the base and train.lora of its training"
         )
     nonfinite = [
         name
@@ -189,10 +186,9 @@ def check_adapter(
         if not (tensor.is_floating_point() and tensor.float().isfinite().all())
     ]
     if nonfinite:
-        raise DopsdError(
+        raise Code.ADAPTER_DAMAGED.error(
             f"{source}: {len(nonfinite)} tensors are not finite ({nonfinite[0]!r}); restore the"
-            " file",
-            code=Code.ADAPTER_DAMAGED,
+            " file"
         )
 
 

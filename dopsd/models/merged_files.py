@@ -19,7 +19,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from transformers.core_model_loading import dot_natural_key
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.models import checkpoint_files
 from dopsd.models.adapter_files import check_shards, read_adapter, shape_of
 from dopsd.models.loading import build_model, require_base
@@ -183,10 +183,9 @@ def merged_weights(peft_model: PeftModel) -> Iterator[None]:
     try:
         for layer, change in adapted_layers(peft_model):
             if not layer.weight.is_floating_point():
-                raise DopsdError(
+                raise Code.MERGING.error(
                     "merged: adapters cannot be added into nf4 weights; set model.quantization to"
-                    " none",
-                    code=Code.MERGING,
+                    " none"
                 )
             originals.append((layer, layer.weight.data))
             layer.weight.data = (layer.weight.data.float() + change).to(layer.weight.dtype)

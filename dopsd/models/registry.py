@@ -55,10 +55,9 @@ def architecture_of(folder: Path) -> str | None:
     if name not in ARCHITECTURES.names:
         can_adapt = f"a2d_{name}" in ARCHITECTURES.names
         advice = "; `dopsd adapt` makes a base of it (dopsd's docs/adapt.md)" if can_adapt else ""
-        raise DopsdError(
+        raise Code.UNSUPPORTED_MODEL.error(
             f"{folder}/config.json: model_type {model_type!r} is not supported; there is"
-            f" {', '.join(ARCHITECTURES.names)}; `dopsd models` lists bases{advice}",
-            code=Code.UNSUPPORTED_MODEL,
+            f" {', '.join(ARCHITECTURES.names)}; `dopsd models` lists bases{advice}"
         )
     return name
 
@@ -70,10 +69,9 @@ def config_class(name: str) -> type[DenoiserConfig]:
     ARCHITECTURES.module(name, "architecture")
     known = {folder_name(str(model_type)): model_type for model_type in CONFIG_MAPPING}
     if name not in known:
-        raise DopsdError(
+        raise Code.PLUGIN_BROKEN.error(
             f"architecture {name}: its architecture.py registers no model_type of this name with"
-            " AutoConfig",
-            code=Code.PLUGIN_BROKEN,
+            " AutoConfig"
         )
     kind: type[DenoiserConfig] = CONFIG_MAPPING[known[name]]  # type: ignore[assignment]
     return kind
@@ -89,10 +87,9 @@ def require_members(name: str, made: object, base: type) -> None:
     kind = type(made)
     missing = abstract_members(kind) if isinstance(made, base) else [f"base class {base.__name__}"]
     if missing:
-        raise DopsdError(
+        raise Code.PLUGIN_BROKEN.error(
             f"architecture {name}: {kind.__name__} has no {', '.join(missing)}; add the members of"
-            f" {base.__module__}.{base.__name__}",
-            code=Code.PLUGIN_BROKEN,
+            f" {base.__module__}.{base.__name__}"
         )
 
 
@@ -119,9 +116,8 @@ def read_config(folder: Path) -> DenoiserConfig:
         raise DopsdError(f"{folder}/{error}", code=error.code) from error
     except (*ODD, StrictDataclassError) as error:
         reason = " ".join(str(error).split())[:120]
-        raise DopsdError(
-            f"{folder}/config.json: not a model's config ({reason}...); {AGAIN}",
-            code=Code.MODEL_CONFIG,
+        raise Code.MODEL_CONFIG.error(
+            f"{folder}/config.json: not a model's config ({reason}...); {AGAIN}"
         ) from error
     require_members(config.model_type, config, DenoiserConfig)
     return config
@@ -136,22 +132,19 @@ def config_of(model: ModelConfig) -> DenoiserConfig:
         config.block_alignment = model.block_alignment
     if config.attention_pattern in config.attention_patterns:
         if config.block_size and config.output_shift:
-            raise DopsdError(
+            raise Code.UNSUPPORTED_MODEL.error(
                 f"{model.path}/config.json: blocks of attention with shifted outputs are not"
-                f" computed; {config.model_type} has both",
-                code=Code.UNSUPPORTED_MODEL,
+                f" computed; {config.model_type} has both"
             )
         return config
     if config.block_size is None:
-        raise DopsdError(
+        raise Code.MODEL_CONFIG.error(
             f"{model.path}/config.json: no block_size, and {config.model_type} attends in blocks;"
-            " set model.block_size to the tokens of a block",
-            code=Code.MODEL_CONFIG,
+            " set model.block_size to the tokens of a block"
         )
-    raise DopsdError(
+    raise Code.UNSUPPORTED_MODEL.error(
         f"model.block_size: {config.block_size}: in {config.model_type} every token sees every"
-        " other; leave the key out",
-        code=Code.UNSUPPORTED_MODEL,
+        " other; leave the key out"
     )
 
 
@@ -240,9 +233,8 @@ def _file(architecture: str) -> tuple[Traits | None, tuple[Published, ...]]:
         return stated, tuple(Published(name, architecture, **row) for name, row in rows.items())
     except (YAMLError, TypeError, AttributeError, ValueError) as error:
         reason = " ".join(str(error).split())[:120]
-        raise DopsdError(
+        raise Code.PLUGIN_BROKEN.error(
             f"{path}: expected a table of checkpoints with the fields"
             f" {', '.join(Published._fields[2:])}, and `computes` with"
-            f" {', '.join(Traits._fields)} ({reason})",
-            code=Code.PLUGIN_BROKEN,
+            f" {', '.join(Traits._fields)} ({reason})"
         ) from error

@@ -63,10 +63,9 @@ class WeightContexts:
             lora.check_config(adapted, folder)
             return lora.load_adapter(adapted, read_adapter(folder), folder)
         if self.adapted:
-            raise DopsdError(
+            raise Code.ADAPTER_MISFIT.error(
                 f"{folder}: a checkpoint of all weights, and the model has an adapter; set"
-                " train.weights to all",
-                code=Code.ADAPTER_MISFIT,
+                " train.weights to all"
             )
         check_shards(folder)
         self.load_all(folder)
@@ -126,10 +125,9 @@ class WeightContexts:
         if self.start:
             return self._computing_with(self.start)
         if not self.adapted and self._computing():
-            raise DopsdError(
+            raise Code.PLUGIN.error(
                 "reference: all weights train, and no copy of the initial ones was kept; the"
-                " method's config must say needs_reference",
-                code=Code.PLUGIN,
+                " method's config must say needs_reference"
             )
         return lora.without_adapters(self.adapted) if self.adapted else nullcontext()
 
@@ -175,11 +173,10 @@ class WeightContexts:
             "output_shift" not in config.in_file
             or str(config._attn_implementation).startswith("flash")
         ):
-            raise DopsdError(
+            raise Code.UNSUPPORTED_MODEL.error(
                 f"teacher_attention: causal needs model.attention sdpa and a base that was made of"
                 f" an autoregressive model; {config.model_type} with"
-                f" {config._attn_implementation} is not",
-                code=Code.UNSUPPORTED_MODEL,
+                f" {config._attn_implementation} is not"
             )
         self.teacher_attention = attention
         self.teacher_kind, self.ema_decay, self.teacher_dropout = kind, ema_decay, dropout
@@ -199,10 +196,9 @@ class WeightContexts:
         This is faster. In bfloat16 the sum is rounded, so reports must say that they are merged.
         """
         if self.adapted is None:
-            raise DopsdError(
+            raise Code.MERGING.error(
                 "merged: the checkpoint holds all weights, and there is no adapter to add; leave"
-                " out --merged, or take a protocol without it",
-                code=Code.MERGING,
+                " out --merged, or take a protocol without it"
             )
         return self._merged(self.adapted)
 

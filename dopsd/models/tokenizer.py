@@ -46,18 +46,16 @@ def load_tokenizer(folder: Path, config: DenoiserConfig) -> PreTrainedTokenizerB
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:120]
         files = "tokenizer.json and tokenizer_config.json"
-        raise DopsdError(
-            f"{folder}: cannot read a tokenizer ({reason}...); copy {files} into the folder",
-            code=Code.TOKENIZER,
+        raise Code.TOKENIZER.error(
+            f"{folder}: cannot read a tokenizer ({reason}...); copy {files} into the folder"
         ) from error
     if tokenizer.chat_template is None:
         missing = {START, HEADER, HEADER_END, END_OF_TURN} - set(tokenizer.get_vocab())
         if missing:
             names = ", ".join(sorted(missing))
-            raise DopsdError(
+            raise Code.TOKENIZER.error(
                 f"{folder}: the tokenizer has no chat template, and lacks {names} for LLaDA's; add"
-                " a template",
-                code=Code.TOKENIZER,
+                " a template"
             )
         tokenizer.chat_template = LLADA_TEMPLATE
     with rendering(folder):
@@ -136,18 +134,16 @@ def _add_mask(tokenizer: PreTrainedTokenizerBase, config: DenoiserConfig, folder
     text = {i: text for text, i in tokenizer.get_vocab().items()}.get(config.mask_token_id)
     if text is not None:
         if text.lower() != config.mask_token.lower() and text != tokenizer.mask_token:
-            raise DopsdError(
+            raise Code.TOKENIZER.error(
                 f"{folder}: mask_token_id {config.mask_token_id} of config.json is {text} in the"
-                f" tokenizer, not the mask {config.mask_token}; {SAME}",
-                code=Code.TOKENIZER,
+                f" tokenizer, not the mask {config.mask_token}; {SAME}"
             )
         return
     tokenizer.add_special_tokens({"mask_token": config.mask_token})
     if tokenizer.mask_token_id != config.mask_token_id:
-        raise DopsdError(
+        raise Code.TOKENIZER.error(
             f"{folder}: the mask {config.mask_token} would be token {tokenizer.mask_token_id} of"
-            f" this tokenizer, but the model's is {config.mask_token_id}; {SAME}",
-            code=Code.TOKENIZER,
+            f" this tokenizer, but the model's is {config.mask_token_id}; {SAME}"
         )
 
 
@@ -162,10 +158,9 @@ def suppress_tokens(tokenizer: PreTrainedTokenizerBase, config: DenoiserConfig) 
     mask = config.mask_token_id
     is_other = tokenizer.mask_token_id not in {None, mask}
     if mask not in special | set(added) or mask == config.eos_token_id or is_other:
-        raise DopsdError(
+        raise Code.TOKENIZER.error(
             f"tokenizer: mask_token_id {mask} of config.json must be the tokenizer's mask, or a"
-            f" special token if it names none, and not eos_token_id {config.eos_token_id}; {SAME}",
-            code=Code.TOKENIZER,
+            f" special token if it names none, and not eos_token_id {config.eos_token_id}; {SAME}"
         )
     ends = {vocabulary.get(config.end_of_turn), tokenizer.eos_token_id}
     allowed = ({config.eos_token_id, tokenizer.pad_token_id} | ends) - {mask}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dopsd.config.params_file import params
 from dopsd.config.profiles import AS_IT_STANDS, EMBEDDED, HARDWARE, PRESET
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.extras import require
 from dopsd.pipeline.recipes import write_recipes
 
@@ -67,14 +67,11 @@ def _refuse(folder: Path) -> None:
     is_empty = folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
     if os.path.lexists(folder) and not is_empty:
         fault = "is a link" if folder.is_symlink() else "exists and is not an empty folder"
-        raise DopsdError(
-            f"init: {folder}: {fault}; name a new one",
-            code=Code.OUTPUT_EXISTS,
-        )
+        raise Code.OUTPUT_EXISTS.error(f"init: {folder}: {fault}; name a new one")
     if not folder.absolute().parent.is_dir():
-        raise DopsdError(f"init: {folder.parent}: no such folder; make it first", code=Code.PATH)
+        raise Code.PATH.error(f"init: {folder.parent}: no such folder; make it first")
     if not shutil.which("git"):
-        raise DopsdError("init: git is not installed; install git", code=Code.GIT)
+        raise Code.GIT.error("init: git is not installed; install git")
     require("init", "dvc")
 
 
@@ -83,9 +80,8 @@ def _is_in_repository(folder: Path) -> bool:
     git = ("git", "-C", str(folder.parent))
     inside = _process(*git, "rev-parse", "--is-inside-work-tree")
     if "dubious ownership" in inside.stderr:
-        raise DopsdError(
-            f"init: {inside.stderr.strip().splitlines()[0]}; see git's safe.directory",
-            code=Code.GIT,
+        raise Code.GIT.error(
+            f"init: {inside.stderr.strip().splitlines()[0]}; see git's safe.directory"
         )
     ignored = _process(*git, "check-ignore", "-q", str(folder))
     return inside.returncode == 0 and ignored.returncode != 0
@@ -130,7 +126,7 @@ def _run(*command: str) -> None:
     if process.returncode:
         words = " ".join(command).removeprefix(f"{sys.executable} -m ")
         lines = (process.stderr or process.stdout).strip().splitlines() or ["no message"]
-        raise DopsdError(f"init: `{words}` failed: {lines[-1]}; nothing was written", code=Code.GIT)
+        raise Code.GIT.error(f"init: `{words}` failed: {lines[-1]}; nothing was written")
 
 
 def _move(project: Path, folder: Path) -> None:

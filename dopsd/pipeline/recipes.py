@@ -19,7 +19,7 @@ from dopsd.config.loading import load_params, read_yaml
 from dopsd.config.params import Params
 from dopsd.config.tasks import own_tasks
 from dopsd.core.environment import DVC_STAGE
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.files import rewrite
 from dopsd.core.fingerprint import folder_of, recipe
 from dopsd.tasks.registry import CUSTOM, FOLDERS, TASKS
@@ -101,10 +101,9 @@ def unchanged(path: Path, params: Params) -> Iterator[None]:
     ]
     changed += [str(FILE)] if declared and _recipes() != recipes else []
     if changed:
-        raise DopsdError(
+        raise Code.CHANGED_DURING_STAGE.error(
             f"{stage}: {', '.join(changed)} changed during the stage, so DVC would record the"
-            " result under the new version; no training is lost: run the same command",
-            code=Code.CHANGED_DURING_STAGE,
+            " result under the new version; no training is lost: run the same command"
         )
 
 

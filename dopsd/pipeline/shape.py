@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -106,10 +106,9 @@ def lora_parameters(config: DenoiserConfig, params: Params) -> int:
         return 0
     shapes, lora = config.linear_shapes(), params.train.lora
     if unknown := [name for name in lora.targets if name not in shapes]:
-        raise DopsdError(
+        raise Code.LORA_TARGETS.error(
             f"train.lora.targets: {', '.join(unknown)}: no layer of this base; there are"
-            f" {', '.join(shapes)}",
-            code=Code.LORA_TARGETS,
+            f" {', '.join(shapes)}"
         )
     return config.n_layers * lora.r * sum(sum(shapes[name]) for name in lora.targets)
 
@@ -131,7 +130,6 @@ def size_of(model: ModelConfig) -> DenoiserConfig:
         if model.block_size:
             config.block_size = model.block_size
         return config
-    raise DopsdError(
-        f"model.path: {base}: is not here, and its size is not known; download it first",
-        code=Code.NO_MODEL,
+    raise Code.NO_MODEL.error(
+        f"model.path: {base}: is not here, and its size is not known; download it first"
     )

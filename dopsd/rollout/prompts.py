@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.fingerprint import fingerprint
 from dopsd.models.backends import resolved
 from dopsd.models.checkpoint_files import base_files
@@ -74,11 +74,10 @@ class PromptSet:
         prompts = [ids[-(sampling.max_prompt_tokens or len(ids)) :] for ids in full_prompts]
         for problem, ids in zip(self.problems, prompts, strict=True):
             if len(ids) + sampling.gen_length > policy.max_length:
-                raise DopsdError(
+                raise Code.MISFIT.error(
                     f"{self.task.name} problem {problem.id}: a prompt of {len(ids)} tokens and a"
                     f" completion of {sampling.gen_length} exceed the model's {policy.max_length};"
-                    " lower gen_length or set sampling.max_prompt_tokens",
-                    code=Code.MISFIT,
+                    " lower gen_length or set sampling.max_prompt_tokens"
                 )
         return prompts
 

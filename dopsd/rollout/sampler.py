@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.rng import bfloat16_uniform, fold_in, uniform_table
 from dopsd.core.tensors import left_pad, pack, take, upload
 from dopsd.core.types import NEVER, Rollout
@@ -232,7 +232,7 @@ class SampledBatch:
         self, model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
     ) -> None:
         if fault := blocks_misfit(model.block_size, decoding.gen_length, decoding.block_length):
-            raise DopsdError(fault, code=Code.CONTRADICTION)
+            raise Code.CONTRADICTION.error(fault)
         self.model, self.requests, self.decoding, self.step = model, requests, decoding, 0
         prompts = [request.prompt_ids.cpu() for request in requests]
         size, length, device = shared_block(model), decoding.gen_length, model.device

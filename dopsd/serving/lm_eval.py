@@ -51,20 +51,18 @@ def check_words(path: object, options: dict[str, Any]) -> None:
     for name in (name for name in options if name not in (*OURS, *OTHERS, *HARNESS)):
         line = f"model_args: {name}: unknown; did you mean {THEIRS.get(name)}?"
         line = line if name in THEIRS else unknown(f"model_args: {name}", [*OURS, *OTHERS])
-        raise DopsdError(line, code=Code.UNKNOWN_NAME)
+        raise Code.UNKNOWN_NAME.error(line)
     if path in ("", None):
-        raise DopsdError(
-            "model_args: path is missing; name the folder of the base, as in path=base/sudoku",
-            code=Code.ARGUMENT,
+        raise Code.ARGUMENT.error(
+            "model_args: path is missing; name the folder of the base, as in path=base/sudoku"
         )
 
 
 def _whole(options: dict[str, Any], name: str, default: int, least: int) -> int:
     value = options.pop(name, default)
     if not str(value).isdecimal() or int(value) < least:
-        raise DopsdError(
-            f"model_args: {name}: expected a whole number from {least} on, found {value!r:.40}",
-            code=Code.ARGUMENT,
+        raise Code.ARGUMENT.error(
+            f"model_args: {name}: expected a whole number from {least} on, found {value!r:.40}"
         )
     return int(value)
 
@@ -102,7 +100,7 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
         if protocol is not None:
             protocols = load_params().evaluate.protocols
             if protocol not in protocols:
-                raise DopsdError(unknown(f"protocol {protocol}", protocols), code=Code.UNKNOWN_NAME)
+                raise Code.UNKNOWN_NAME.error(unknown(f"protocol {protocol}", protocols))
             known = protocols[protocol].model_dump()
         known |= options | ({"batch_size": size} if str(size).isdecimal() and int(size) > 1 else {})
         if "steps" not in known and str(known["gen_length"]).isdecimal():
@@ -111,12 +109,11 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
             self.protocol = EvalProtocol.model_validate(known)
         except ValueError as error:
             reason = " ".join(str(error).split()[:40])
-            raise DopsdError(f"model_args: {reason}", code=Code.ARGUMENT) from error
+            raise Code.ARGUMENT.error(f"model_args: {reason}") from error
         if self.protocol.merged or self.protocol.autocast != "none":
-            raise DopsdError(
+            raise Code.ARGUMENT.error(
                 "model_args: a protocol that merges the adapter or computes in autocast is for"
-                " `dopsd evaluate --protocol`; name another one",
-                code=Code.ARGUMENT,
+                " `dopsd evaluate --protocol`; name another one"
             )
         folder = None if adapter is None else str(adapter)  # the harness makes a number of `5`
         self.path = str(path)
@@ -223,10 +220,9 @@ class HarnessModel(LM):  # type: ignore[misc]  # the harness is not typed
         return ids
 
     def _too_long(self, i: int, length: int) -> DopsdError:
-        return DopsdError(
+        return Code.MISFIT.error(
             f"lm_eval: request {i}: {length} tokens with the answer exceed the model's"
-            f" {self.policy.max_length}; lower gen_length or --num_fewshot",
-            code=Code.MISFIT,
+            f" {self.policy.max_length}; lower gen_length or --num_fewshot"
         )
 
     def _key(self, i: int) -> int:

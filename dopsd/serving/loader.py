@@ -62,8 +62,8 @@ def _check_base(model: ModelConfig, digests: dict[str, str]) -> None:
     advice = f"start the server in the project's folder, or set {BASE} to the base of the run"
     _check_files(Path(model.path), digests, advice)
     if added := [path for path in base_files(model) if path.name not in digests]:
-        raise DopsdError(
-            f"{added[0]}: the base of the run has no such file; {advice}", code=Code.SERVED_DIFFERS
+        raise Code.SERVED_DIFFERS.error(
+            f"{added[0]}: the base of the run has no such file; {advice}"
         )
 
 
@@ -71,13 +71,10 @@ def _check_files(folder: Path, digests: dict[str, str], advice: str) -> None:
     for name, digest in digests.items():
         path = folder / name
         if not path.is_file():
-            raise DopsdError(
-                f"{path}: no such file (from {Path.cwd()}); {advice}", code=Code.SERVED_DIFFERS
-            )
+            raise Code.SERVED_DIFFERS.error(f"{path}: no such file (from {Path.cwd()}); {advice}")
         if sha256(path) != digest:
-            raise DopsdError(
-                f"{path}: does not match the digest of the published run; {advice}",
-                code=Code.SERVED_DIFFERS,
+            raise Code.SERVED_DIFFERS.error(
+                f"{path}: does not match the digest of the published run; {advice}"
             )
 
 
@@ -139,12 +136,8 @@ class ServedModel:
 def _texts(table: _Table) -> list[str]:
     names = [name for name in COLUMNS if name in table]
     if len(names) != 1:
-        raise DopsdError(
-            f"request: expected one of the columns {' and '.join(COLUMNS)}", code=Code.ARGUMENT
-        )
+        raise Code.ARGUMENT.error(f"request: expected one of the columns {' and '.join(COLUMNS)}")
     texts = list(table[names[0]])
     if invalid := [text for text in texts if not isinstance(text, str) or not text]:
-        raise DopsdError(
-            f"request: {names[0]}: expected a text, found {invalid[0]!r}", code=Code.ARGUMENT
-        )
+        raise Code.ARGUMENT.error(f"request: {names[0]}: expected a text, found {invalid[0]!r}")
     return [str(text) for text in texts]

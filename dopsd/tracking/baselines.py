@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.progress import log
 from dopsd.evaluation.published import PublishedTable, published_tables
 from dopsd.tracking import dashboard
@@ -102,10 +102,9 @@ def import_published(tracking: TrackingConfig) -> int:
     A second import finds the runs of the first one and changes nothing.
     """
     if not tracking.enabled:
-        raise DopsdError(
+        raise Code.TRACKING_OFF.error(
             "tracking.enabled is false in params.yaml; to import, first run"
-            " `dopsd params --set tracking.enabled=true`",
-            code=Code.TRACKING_OFF,
+            " `dopsd params --set tracking.enabled=true`"
         )
     uri = tracking_uri(tracking.uri)
     with one_line(uri, "baselines"):

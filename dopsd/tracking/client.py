@@ -121,10 +121,9 @@ def connect(uri: str) -> MlflowClient:
 
     database = Path(make_url(uri).database or "mlflow.db")
     if not database.parent.is_dir():
-        raise DopsdError(
+        raise Code.TRACKING_SERVER.error(
             f"tracking: {shown(uri)}: there is no folder {database.parent}; make it, or correct"
-            " tracking.uri or MLFLOW_TRACKING_URI",
-            code=Code.TRACKING_SERVER,
+            " tracking.uri or MLFLOW_TRACKING_URI"
         )
     with Path(f"{database}.lock").open("w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -152,11 +151,10 @@ def experiment_id(client: MlflowClient, identity: Identity) -> str:
 
     experiment = client.get_experiment_by_name(identity.experiment)
     if experiment and experiment.lifecycle_stage == "deleted":
-        raise DopsdError(
+        raise Code.TRACKING_REFUSED.error(
             f"tracking: the experiment {identity.experiment} is deleted in {shown(identity.uri)};"
             f" run `MLFLOW_TRACKING_URI={shown(identity.uri)} mlflow experiments restore -x"
-            f" {experiment.experiment_id}`, or name another in tracking.experiment",
-            code=Code.TRACKING_REFUSED,
+            f" {experiment.experiment_id}`, or name another in tracking.experiment"
         )
     if experiment:
         return experiment.experiment_id
@@ -352,9 +350,8 @@ def _stays(error: Exception) -> bool:
 
 
 def _refused(command: str, place: str, reason: str) -> DopsdError:
-    return DopsdError(
-        f"{command}: {place}: {reason}; MLFLOW_TRACKING_URI or tracking.uri names the server",
-        code=Code.TRACKING_REFUSED,
+    return Code.TRACKING_REFUSED.error(
+        f"{command}: {place}: {reason}; MLFLOW_TRACKING_URI or tracking.uri names the server"
     )
 
 

@@ -125,10 +125,9 @@ def require_sealed(folder: Path) -> dict[str, str]:
     """
     digests, sealed = adapter_files.read_digests(folder), adapter_files.checkpoint_names(folder)
     if unsealed := [name for name in sealed if name not in digests]:
-        raise DopsdError(
+        raise Code.NO_ADAPTER.error(
             f"{folder}: no digest of {unsealed[0]} in {adapter_files.DIGESTS}; name a checkpoint"
-            " that dopsd wrote, such as runs/<task>/<method>/<seed>/best",
-            code=Code.NO_ADAPTER,
+            " that dopsd wrote, such as runs/<task>/<method>/<seed>/best"
         )
     for name in sealed:
         adapter_files.require_digest(folder / name, digests[name])

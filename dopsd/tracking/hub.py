@@ -67,24 +67,19 @@ def check_names(repo: str, revision: str) -> None:
     except HFValidationError:
         is_valid = False
     if not is_valid:
-        raise DopsdError(
+        raise Code.ARGUMENT.error(
             f"push: {repo}: expected user/name or organization/name, of letters, digits, single"
-            " dashes and dots, and _; no .git at the end",
-            code=Code.ARGUMENT,
+            " dashes and dots, and _; no .git at the end"
         )
     if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)*", revision):
-        raise DopsdError(
-            f"push: --revision {revision}: expected the name of a branch",
-            code=Code.ARGUMENT,
-        )
+        raise Code.ARGUMENT.error(f"push: --revision {revision}: expected the name of a branch")
 
 
 def check_files(upload: Upload) -> None:
     """Refuse files that could run code."""
     if refused := [name for name in upload.files if PurePosixPath(name).suffix not in SUFFIXES]:
-        raise DopsdError(
-            f"push: {refused[0]}: only {', '.join(SUFFIXES)} files are uploaded; move it away",
-            code=Code.PUSH_REFUSED,
+        raise Code.PUSH_REFUSED.error(
+            f"push: {refused[0]}: only {', '.join(SUFFIXES)} files are uploaded; move it away"
         )
 
 
@@ -93,7 +88,7 @@ def require_token() -> None:
     from huggingface_hub import get_token
 
     if get_token() is None:
-        raise DopsdError(f"push: no token of the Hugging Face hub; {LOGIN}", code=Code.PUSH_REFUSED)
+        raise Code.PUSH_REFUSED.error(f"push: no token of the Hugging Face hub; {LOGIN}")
 
 
 def push(upload: Upload) -> str | None:
@@ -136,16 +131,14 @@ def _branch(api: HfApi, upload: Upload) -> ModelInfo:
 def _require_fitting(upload: Upload, head: ModelInfo) -> None:
     """Refuse a repository that more people see, or that holds the other kind of model."""
     if upload.is_private and not head.private:
-        raise DopsdError(
-            f"push: {upload.repo} is public; give --public to push there, or name another one",
-            code=Code.PUSH_REFUSED,
+        raise Code.PUSH_REFUSED.error(
+            f"push: {upload.repo} is public; give --public to push there, or name another one"
         )
     names = _names(head)
     if upload.other_marker in names and upload.marker not in names:
-        raise DopsdError(
+        raise Code.PUSH_REFUSED.error(
             f"push: {upload.repo} holds {upload.other_marker}, so it is another kind of model;"
-            " name another repository",
-            code=Code.PUSH_REFUSED,
+            " name another repository"
         )
 
 
@@ -211,12 +204,11 @@ def _explained(error: Exception, where: str, endpoint: str) -> DopsdError | None
             return _refused(cause, where)
     # the base class of all errors of the client's HTTP library, and OSError
     if any(isinstance(cause, HfHubHTTPError.__bases__) for cause in causes):
-        return DopsdError(
+        return Code.TEMPORARY.error(
             f"{where}: no answer from {endpoint} ({_short(error)}). "
             + ("Unset HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else "Run the same command later")
             + ("; files that arrived are not sent again" if _is_push(where) else ""),
             TEMPORARY,
-            code=Code.TEMPORARY,
         )
     if isinstance(error, ValueError):  # the client's words for an answer that it cannot use
         return _permanent(f"{where}: {_short(error)}")
@@ -229,8 +221,8 @@ def _is_push(where: str) -> bool:
 
 def _permanent(line: str) -> DopsdError:
     if _is_push(line):
-        return DopsdError(f"{line}; nothing was published", code=Code.PUSH_REFUSED)
-    return DopsdError(line, code=Code.NO_MODEL)
+        return Code.PUSH_REFUSED.error(f"{line}; nothing was published")
+    return Code.NO_MODEL.error(line)
 
 
 def _refused(error: HfHubHTTPError, where: str) -> DopsdError:
@@ -243,7 +235,7 @@ def _refused(error: HfHubHTTPError, where: str) -> DopsdError:
     else:
         reasons = REASONS if _is_push(where) else REASONS | READING
         return _permanent(f"{where}: {status}{said}: {reasons[status]}")
-    return DopsdError(f"{where}: {status}{said}: {reason}", TEMPORARY, code=Code.TEMPORARY)
+    return Code.TEMPORARY.error(f"{where}: {status}{said}: {reason}", TEMPORARY)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.files import read_json, write_json
 from dopsd.core.paths import LOG, MLFLOW_PAGES
 from dopsd.core.progress import log
@@ -34,10 +34,9 @@ def publish(publication: Publication) -> dict[str, int]:
         The champion's version by task.
     """
     if not publication.tracking.enabled:
-        raise DopsdError(
+        raise Code.TRACKING_OFF.error(
             "tracking.enabled is false in params.yaml; to publish, first run"
-            " `dopsd params --set tracking.enabled=true`",
-            code=Code.TRACKING_OFF,
+            " `dopsd params --set tracking.enabled=true`"
         )
     uri = tracking_uri(publication.tracking.uri)
     with one_line(uri):

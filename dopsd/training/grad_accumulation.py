@@ -98,10 +98,9 @@ class MicroBatches:
             optimizer: the optimizer, whose first step needs memory for moments.
         """
         if requested == AUTO and not memory.is_measurable(device):
-            raise DopsdError(
+            raise Code.NO_GPU.error(
                 "train.micro_batch_states: auto needs an NVIDIA GPU or Linux to measure memory;"
-                " set a number",
-                code=Code.NO_GPU,
+                " set a number"
             )
         self.size, self.tokens = 0 if isinstance(requested, str) else requested, 0
         self.device, self.optimizer = device, optimizer

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.rng import key_from
 
 if TYPE_CHECKING:
@@ -28,10 +28,9 @@ class PromptSampler:
         self.problems, self.size, self.seed = problems, size, seed
         self.rank, self.ranks = accelerator.process_index, accelerator.num_processes
         if self.ranks > size:
-            raise DopsdError(
+            raise Code.MISFIT.error(
                 f"train.prompts_per_collect: {size} problems leave some of the {self.ranks} ranks"
-                " without one; use at least one for each rank",
-                code=Code.MISFIT,
+                " without one; use at least one for each rank"
             )
         self.known: dict[int, list[int]] = {}
 

@@ -45,9 +45,9 @@ class RemoteFolder:
         try:
             self.fs, root = url_to_fs(remote)
         except ImportError as error:
-            raise DopsdError(f"{KEY}: {remote}: {error}", code=Code.PACKAGE_MISSING) from None
+            raise Code.PACKAGE_MISSING.error(f"{KEY}: {remote}: {error}") from None
         except ValueError as error:
-            raise DopsdError(f"{KEY}: {remote}: {error}", code=Code.WRONG_VALUE) from None
+            raise Code.WRONG_VALUE.error(f"{KEY}: {remote}: {error}") from None
         self.remote, self.path = remote, f"{root.rstrip('/')}/{run}"
         self.whole: set[str] = set()  # copies that were seen to be whole
         self.forgotten: set[str] = set()  # those of them that cannot be resumed any more
@@ -219,11 +219,10 @@ def _readable(remote: str) -> Iterator[None]:
     except DopsdError:
         raise
     except Exception as error:
-        raise DopsdError(
+        raise Code.TEMPORARY.error(
             f"train: {KEY}: {remote} cannot be read ({_one_line(error)}), so a run that another"
             f" machine began would start again; repair it, or set {KEY}=null",
             TEMPORARY,
-            code=Code.TEMPORARY,
         ) from error
 
 

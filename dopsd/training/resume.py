@@ -42,7 +42,7 @@ def answer_of(flag: str | None) -> str:
     """
     answer = flag or os.environ.get(OTHER_CODE) or "stop"
     if answer not in ANSWERS:
-        raise DopsdError(unknown(f"{OTHER_CODE}: {answer}", ANSWERS), code=Code.VARIABLE)
+        raise Code.VARIABLE.error(unknown(f"{OTHER_CODE}: {answer}", ANSWERS))
     return answer
 
 
@@ -66,7 +66,7 @@ def prepare_folder(identity: RunIdentity, answer: str) -> None:
         return _begin(identity, _furthest(same_code, scratch))
     best = _furthest(candidates, scratch)
     if best and answer == "stop":
-        raise DopsdError(_question(identity, best), code=Code.OTHER_CODE)
+        raise Code.OTHER_CODE.error(_question(identity, best))
     _begin(identity, None if answer == "anew" else best)
 
 
@@ -326,10 +326,9 @@ def write_stage_outputs(identity: RunIdentity) -> None:
         if folder not in known_folders and (
             update_of(folder) % every == 0 or update_of(folder) > last_update
         ):
-            raise DopsdError(
+            raise Code.CHECKPOINTS_DIFFER.error(
                 f"train: {folder} was damaged after saving; run the same command to repeat it",
                 TEMPORARY,
-                code=Code.CHECKPOINTS_DIFFER,
             )
     with fresh_folder(out) as tmp:
         wanted = [c for c in checkpoints if c.update % every == 0 or c is checkpoints[-1]]

@@ -55,19 +55,17 @@ def start_folder(run: RunSettings) -> Path | None:
     if folder is None:
         return None
     if start_run(run) == run.key:
-        raise DopsdError(
+        raise Code.CONTRADICTION.error(
             f"train.start_from: {name}: {run.key} cannot start from its own checkpoints; name"
-            " another run",
-            code=Code.CONTRADICTION,
+            " another run"
         )
     if not identity(folder).is_file():
         raise _missing(run, folder)
     if identity(folder).name != start_file(run):
         held = "all weights" if has_all_weights(folder) else "an adapter"
-        raise DopsdError(
+        raise Code.ADAPTER_MISFIT.error(
             f"train.start_from: {name}: holds {held}, and train.weights is {run.train.weights};"
-            " write one model with `dopsd export`, and name its folder in model.path",
-            code=Code.ADAPTER_MISFIT,
+            " write one model with `dopsd export`, and name its folder in model.path"
         )
     return folder
 
@@ -76,16 +74,14 @@ def _missing(run: RunSettings, folder: Path) -> DopsdError:
     """Return the error for a start that is not in its folder."""
     name, other = run.train.start_from, start_run(run)
     if other and folder == other.folder / "best":
-        return DopsdError(
+        return Code.STAGE_MISSING.error(
             f"train.start_from: {name}: {other.folder} has no best checkpoint; train it first"
             f" (dopsd train {' '.join(other.words)}, then evaluate and select), or name another"
-            " start",
-            code=Code.STAGE_MISSING,
+            " start"
         )
-    return DopsdError(
+    return Code.NO_ADAPTER.error(
         f"train.start_from: {name}: no {start_file(run)} in {folder}; name a checkpoint's folder,"
-        " or a run after its stage select: METHOD or TASK/METHOD/SEED",
-        code=Code.NO_ADAPTER,
+        " or a run after its stage select: METHOD or TASK/METHOD/SEED"
     )
 
 

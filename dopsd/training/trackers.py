@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.files import WORK
 from dopsd.core.progress import log
 from dopsd.distributed.process_group import by_first
@@ -42,10 +42,9 @@ def mirrored(
         scratch: its folder in work/, by whose name TensorBoard tells runs of other settings.
     """
     if missing := [name for name in names if find_spec(name) is None]:
-        raise DopsdError(
+        raise Code.PACKAGE_MISSING.error(
             f"tracking.also: {missing[0]} is not installed; pip install {missing[0]}, or leave it"
-            " out",
-            code=Code.PACKAGE_MISSING,
+            " out"
         )
 
     def start() -> None:
@@ -61,10 +60,9 @@ def mirrored(
         except Exception as error:  # each library has errors of its own
             _finish(accelerator, accelerator.trackers, says=False)
             why = " ".join(str(error).split())[:200].rstrip(".")
-            raise DopsdError(
+            raise Code.TRACKING_REFUSED.error(
                 f"tracking.also: {', '.join(names)}: {why}; log in,"
-                " or set the tracker's offline mode (WANDB_MODE=offline), or leave it out",
-                code=Code.TRACKING_REFUSED,
+                " or set the tracker's offline mode (WANDB_MODE=offline), or leave it out"
             ) from error
         log(f"tracking: metrics go to {', '.join(names)} too, as {key}")
 

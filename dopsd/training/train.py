@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from dopsd.core.errors import TEMPORARY, Code, DopsdError, StopRequested
+from dopsd.core.errors import TEMPORARY, Code, StopRequested
 from dopsd.core.interrupts import Interrupts
 from dopsd.core.paths import RunKey
 from dopsd.core.progress import Progress, log
@@ -117,11 +117,10 @@ def check_processes(trainer: Trainer, scratch: Path) -> None:
     group = trainer.policy.process_group
     updates = set(group.all_gather_object([trainer.update]))
     if len(updates) > 1:
-        raise DopsdError(
+        raise Code.CHECKPOINTS_DIFFER.error(
             f"train: {scratch}: processes see checkpoints of different updates {sorted(updates)};"
             " run the same command again",
             TEMPORARY,
-            code=Code.CHECKPOINTS_DIFFER,
         )
     devices = group.all_gather_object([device_and_threads(trainer.policy.device)])
     if not trainer.is_over:

@@ -16,7 +16,7 @@ import torch
 from dopsd.algorithms.common.base import AlgorithmContext, Made
 from dopsd.algorithms.common.batch import Batch
 from dopsd.algorithms.registry import blocks_fault, load_algorithm
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
 from dopsd.core.rng import key_from
@@ -62,10 +62,10 @@ class Trainer:
             log(f"train: warning: {line}")
         self.order = PromptSampler(self.problems, train.prompts_per_collect, seed, accelerator)
         if few := run.reason_against_problems(len(self.problems)):
-            raise DopsdError(few, code=Code.MISFIT)
+            raise Code.MISFIT.error(few)
         shard = run.launch.shard and accelerator.num_processes > 1
         if fault := run.reason_against_sampling or (shard and run.reason_against_shards):
-            raise DopsdError(fault, code=Code.CONTRADICTION)
+            raise Code.CONTRADICTION.error(fault)
         self.policy = policy_of(run, shard)
         self.group = self.policy.process_group = AccelerateGroup(accelerator, self.policy.forwards)
         if self.settings.gradient_checkpointing:
@@ -234,10 +234,9 @@ class Trainer:
         message = f"train: {self.empty_in_a_row} collects in a row gave nothing to learn from"
         message += " (train.max_empty_collects)"
         if self.counters["empty_collects"] == self.counters["collects"]:
-            raise DopsdError(
+            raise Code.NOTHING_TO_LEARN.error(
                 f"{message}; in the algorithm's section `method`, sample more answers to a problem"
-                " or keep lower scores, or take easier problems",
-                code=Code.NOTHING_TO_LEARN,
+                " or keep lower scores, or take easier problems"
             )
         self.waiting.clear()  # with skip_empty false, an empty update on momentum alone
         log(f"{message}; the run ends after update {self.update}, and its checkpoints stay")
@@ -328,4 +327,4 @@ def policy_of(run: RunSettings, shard: bool) -> LlmPolicy:
 def refuse_unseen(run: RunSettings) -> None:
     """Refuse settings that teach a block-causal base nothing."""
     if fault := blocks_fault(run.kind, run.algorithm):
-        raise DopsdError(fault, code=Code.CONTRADICTION)
+        raise Code.CONTRADICTION.error(fault)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from dopsd.core.errors import TEMPORARY, Code, DopsdError
+from dopsd.core.errors import TEMPORARY, Code
 from dopsd.core.files import parse_object, write_atomically, write_json
 from dopsd.core.paths import LOG
 from dopsd.core.progress import log
@@ -61,11 +61,10 @@ class TrainingFolder:
                 return fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 if time.monotonic() > deadline:
-                    raise DopsdError(
+                    raise Code.RUN_IN_USE.error(
                         f"train: another process is training in {self.scratch}; wait for that"
                         " process or stop it",
                         TEMPORARY,
-                        code=Code.RUN_IN_USE,
                     ) from error
             if not is_announced:
                 log(
@@ -118,12 +117,11 @@ class TrainingFolder:
             shutil.rmtree(tmp, ignore_errors=True)
             if error.errno != errno.ENOSPC:
                 raise
-            raise DopsdError(
+            raise Code.DISK_FULL.error(
                 f"train: no space left on the disk for a checkpoint in {self.scratch}; those before"
                 f" update {update} are intact. Free some space (`dopsd clean`), then run the same"
                 " command",
                 TEMPORARY,
-                code=Code.DISK_FULL,
             ) from error
 
     def resume(self, load_state: Callable[[TrainerState, Path], None], every: int) -> None:
@@ -143,10 +141,9 @@ class TrainingFolder:
                 raise
             except UNREADABLE as error:  # written by other code
                 reason = f"{type(error).__name__}: {error}"
-                raise DopsdError(
+                raise Code.RESUME.error(
                     f"train: {newest.path}: cannot be resumed ({reason}); remove the folder to"
-                    " resume from an older one",
-                    code=Code.RESUME,
+                    " resume from an older one"
                 ) from error
             before, now = values["ranks"], self.accelerator.num_processes
             change = "" if before == now else f" with {now} processes, after {before}"

@@ -122,7 +122,7 @@ def _is_one(text: str) -> bool:
 
 
 def _fault(row: Row, message: str) -> DopsdError:
-    return DopsdError(f"{row.place}: {message}", code=Code.SOURCE_ROW)
+    return Code.SOURCE_ROW.error(f"{row.place}: {message}")
 
 
 def _refusing(row: Row) -> Any:  # noqa: ANN401  # a context manager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.progress import log
 from dopsd.tasks.common.task import LayoutTask, Task
 
@@ -25,10 +25,9 @@ def solution(task: Task, problem: Problem, method: str) -> str:
     if hasattr(task, "worked_solution"):
         text: str = task.worked_solution(problem, True)
         return text
-    raise DopsdError(
+    raise Code.NO_SOLUTIONS.error(
         f"{method}: {task.name} problem {problem.id} has no reference solution; leave {method} out"
-        " of matrix.methods, or the problem out of the data",
-        code=Code.NO_SOLUTIONS,
+        " of matrix.methods, or the problem out of the data"
     )
 
 

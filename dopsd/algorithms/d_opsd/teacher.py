@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.progress import log
 from dopsd.core.settings import LARGEST
 from dopsd.core.types import Problem, Rollout, plain, unplain
@@ -94,11 +94,10 @@ class TeacherPrompts:
         longest = max(map(len, prompts), default=0)
         prompt_length, room = min(longest, self.max_prompt), policy.max_length - length
         if prompt_length > room:
-            raise DopsdError(
+            raise Code.MISFIT.error(
                 f"method.{self.method}.max_teacher_prompt: a teacher's prompt has {prompt_length}"
                 f" tokens, but with an answer of {length} the model has room for {room}; set at"
-                f" most {room}",
-                code=Code.MISFIT,
+                f" most {room}"
             )
         if longest > self.max_prompt and not self.is_cut_logged:
             self.is_cut_logged = True

@@ -13,7 +13,7 @@ from torch import Tensor
 from dopsd.algorithms.common.batch import States
 from dopsd.algorithms.d_opsd.algorithm import sampleable_logits
 from dopsd.algorithms.d_opsd.teacher import TeacherView
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.metrics import MetricSums
 from dopsd.core.settings import LARGEST
 from dopsd.core.tensors import true_positions
@@ -108,10 +108,9 @@ class Answers:
             return
         if not isinstance(task, SolverTask if self.kind == "solver" else AnswerTask):
             lacking = "solver" if self.kind == "solver" else "one gold answer of a problem"
-            raise DopsdError(
+            raise Code.CONTRADICTION.error(
                 f"method.infill.answer: {self.kind}: task {task.name} has no {lacking}; set"
-                " method.infill.answer to sibling, and attempts to 2 or more",
-                code=Code.CONTRADICTION,
+                " method.infill.answer to sibling, and attempts to 2 or more"
             )
 
     def of(self, policy: Policy, group: RolloutGroup) -> str | None:

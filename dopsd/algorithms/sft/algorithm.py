@@ -20,7 +20,7 @@ from dopsd.algorithms.common.masking import Text, masked
 from dopsd.algorithms.common.solutions import Solutions, padded
 from dopsd.algorithms.sft.config import MOST
 from dopsd.algorithms.sft.held_out import HeldOut
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
 from dopsd.core.rng import key_from
@@ -76,13 +76,12 @@ class Sft:
                 f" {self.length} tokens, or a question over {max_prompt}"
             )
         if not traces:
-            raise DopsdError(
+            raise Code.MISFIT.error(
                 f"method.sft.traces or adapt.learn.traces: none of {len(rows)} rows has a response"
                 f" of at most {self.length} tokens"
                 f" and a question of at most {max_prompt} (the rest of the model's"
                 f" {policy.max_length}); change the rows or method.sft.length, for `dopsd adapt`"
-                " adapt.learn.length",
-                code=Code.MISFIT,
+                " adapt.learn.length"
             )
         return traces
 

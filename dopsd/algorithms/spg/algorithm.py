@@ -25,7 +25,7 @@ from dopsd.algorithms.common.views import (
     rollout_keys,
     view_logps,
 )
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.rng import fold_in, uniform
 from dopsd.core.types import Problem
 from dopsd.rollout.collector import RolloutCollector, RolloutStats
@@ -39,10 +39,9 @@ def build(config: SpgConfig, context: AlgorithmContext) -> Spg:
     """Return the algorithm with its settings and the run's context."""
     s = context.sampling
     if config.mask == "block" and config.draws > s.gen_length // s.block_length:
-        raise DopsdError(
+        raise Code.CONTRADICTION.error(
             f"method.spg.draws: {config.draws} are more than the {s.gen_length // s.block_length}"
-            " blocks of an answer; lower draws, or set mask: random",
-            code=Code.CONTRADICTION,
+            " blocks of an answer; lower draws, or set mask: random"
         )
     return Spg(config, group_collector(config, context), context.sequences_at_once)
 

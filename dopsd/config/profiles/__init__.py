@@ -7,7 +7,7 @@ from typing import Any
 
 from dopsd.config.params import Params
 from dopsd.config.profiles.layers import Family, embedded, families, language_models
-from dopsd.core.errors import Code, DopsdError, unknown
+from dopsd.core.errors import Code, unknown
 
 EMBEDDED = "embedded"
 AS_IT_STANDS = "params.yaml as it stands"  # in place of a profile: the settings of that file
@@ -54,23 +54,21 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
     may have a batch size of its own.
     """
     if profile not in names():
-        raise DopsdError(unknown(f"--profile {profile}", names(), listed()), code=Code.PROFILE)
+        raise Code.PROFILE.error(unknown(f"--profile {profile}", names(), listed()))
     family = family_of(profile)
     if family is None:
         if (preset, hardware) != (PRESET, HARDWARE):
-            raise DopsdError(
+            raise Code.PROFILE.error(
                 f"--profile {EMBEDDED}: --preset and --hardware apply to profiles of language"
-                " models only; remove them",
-                code=Code.PROFILE,
+                " models only; remove them"
             )
         return embedded()
     layers, task = language_models(), profile.rpartition("-")[2]
     _require("preset", preset, list(layers["presets"]))
     if hardware in layers["hardware"] and hardware not in family.hardware:
-        raise DopsdError(
+        raise Code.PROFILE.error(
             f"--hardware {hardware}: {profile} has no settings for it; there is"
-            f" {', '.join(family.hardware)}",
-            code=Code.PROFILE,
+            f" {', '.join(family.hardware)}"
         )
     _require("hardware", hardware, family.hardware)
     raw = Params.model_validate({"evaluate": {"protocols": {"greedy": {}}}}).model_dump()
@@ -106,7 +104,7 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
 
 def _require(option: str, value: str, known: list[str]) -> None:
     if value not in known:
-        raise DopsdError(unknown(f"--{option} {value}", known), code=Code.PROFILE)
+        raise Code.PROFILE.error(unknown(f"--{option} {value}", known))
 
 
 def presets() -> list[str]:
@@ -175,5 +173,5 @@ def gpus(hardware: str) -> list[str]:
     """Return the GPUs that an estimate is made for with this hardware."""
     known: dict[str, list[str]] = language_models()["gpus"]
     if hardware not in known:
-        raise DopsdError(unknown(f"--hardware {hardware}", known), code=Code.PROFILE)
+        raise Code.PROFILE.error(unknown(f"--hardware {hardware}", known))
     return known[hardware]

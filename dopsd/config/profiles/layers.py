@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ruamel.yaml import YAML
 
 from dopsd.algorithms.registry import ALGORITHMS
-from dopsd.core.errors import Code, DopsdError, unknown
+from dopsd.core.errors import Code, unknown
 from dopsd.core.paths import BASES
 from dopsd.core.registry import Registry
 from dopsd.models.registry import ARCHITECTURES
@@ -81,7 +81,7 @@ def _language_models() -> dict[str, Any]:
                 label = f"algorithm {name}: {PROFILES}: {kind}.{choice}"
                 known = [f"{k}.{c}" for k in ("tasks", "presets") for c in layers[k]]
                 if f"{kind}.{choice}" not in known:
-                    raise DopsdError(unknown(label, known), code=Code.PLUGIN_BROKEN)
+                    raise Code.PLUGIN_BROKEN.error(unknown(label, known))
                 layers[kind][choice].setdefault("method", {})[name] = settings
     return layers
 
@@ -95,9 +95,9 @@ def families() -> dict[str, Family]:
         for name, values in _parsed(text).items():
             label = f"architecture {architecture}: {PROFILES}: {name}"
             for key in values.keys() - set(Family._fields):
-                raise DopsdError(unknown(f"{label}.{key}", Family._fields), code=Code.PLUGIN_BROKEN)
+                raise Code.PLUGIN_BROKEN.error(unknown(f"{label}.{key}", Family._fields))
             for key in {"base", "hardware"} - values.keys():
-                raise DopsdError(f"{label}.{key}: missing; add it", code=Code.PLUGIN_BROKEN)
+                raise Code.PLUGIN_BROKEN.error(f"{label}.{key}: missing; add it")
             _require(f"{label}.hardware", values["hardware"], hardware)
             for key in ("batch_size", "min_rows"):
                 _require(f"{label}.{key}", values.get(key, {}), values["hardware"])
@@ -107,7 +107,7 @@ def families() -> dict[str, Family]:
 
 def _require(label: str, kinds: Iterable[str], known: Iterable[str]) -> None:
     for kind in set(kinds) - set(known):
-        raise DopsdError(unknown(f"{label}: {kind}", known), code=Code.PLUGIN_BROKEN)
+        raise Code.PLUGIN_BROKEN.error(unknown(f"{label}: {kind}", known))
 
 
 def embedded() -> dict[str, Any]:

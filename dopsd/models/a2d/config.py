@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.models.common.decoder_config import DecoderConfig
 
 
@@ -30,7 +30,6 @@ class A2dConfig(DecoderConfig):
             is_wrong = name == "output_shift" and value not in (0, 1)
             if value is not None and (type(value) is not type(default) or is_wrong):
                 expected = {int: "0 or 1", str: "a text", dict: "a table"}[type(default)]
-                raise DopsdError(
-                    f"config.json has {name}: {value!r:.60}; expected {expected}",
-                    code=Code.MODEL_CONFIG,
+                raise Code.MODEL_CONFIG.error(
+                    f"config.json has {name}: {value!r:.60}; expected {expected}"
                 )

@@ -112,16 +112,14 @@ def read_source(path: Path) -> _Source:
         kind = raw["model_type"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         why = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())[:100]
-        raise DopsdError(
+        raise Code.NO_MODEL.error(
             f"adapt.source: {path} (from {Path.cwd()}): no checkpoint folder and no GGUF file"
-            f" (config.json: {why}){DOWNLOAD}",
-            code=Code.NO_MODEL,
+            f" (config.json: {why}){DOWNLOAD}"
         ) from error
     if kind not in FAMILIES:
-        raise DopsdError(
+        raise Code.UNSUPPORTED_MODEL.error(
             f"{path}/config.json: model_type {kind!r} cannot be adapted; those that can are"
-            f" {', '.join(FAMILIES)}",
-            code=Code.UNSUPPORTED_MODEL,
+            f" {', '.join(FAMILIES)}"
         )
     fields = {name: value for name, value in raw.items() if name not in LEFT_OUT}
     try:
@@ -143,9 +141,8 @@ def _of_folder(path: Path, raw: dict[str, Any]) -> _Source:
 
     files = checkpoint_files.file_of(path)
     if not (path / "tokenizer.json").is_file():
-        raise DopsdError(
-            f"{path}: no tokenizer.json; copy it and tokenizer_config.json into the folder",
-            code=Code.TOKENIZER,
+        raise Code.TOKENIZER.error(
+            f"{path}: no tokenizer.json; copy it and tokenizer_config.json into the folder"
         )
     try:
         tokenizer = AutoTokenizer.from_pretrained(
@@ -153,17 +150,15 @@ def _of_folder(path: Path, raw: dict[str, Any]) -> _Source:
         )
     except ODD as error:
         reason = " ".join(str(error).split())[:120]
-        raise DopsdError(
+        raise Code.TOKENIZER.error(
             f"{path}: cannot read a tokenizer ({reason}); copy tokenizer.json and"
-            " tokenizer_config.json into the folder",
-            code=Code.TOKENIZER,
+            " tokenizer_config.json into the folder"
         ) from error
 
     if tokenizer.chat_template is None:
-        raise DopsdError(
+        raise Code.TOKENIZER.error(
             f"{path}: the tokenizer has no chat template, by which prompts are written; add"
-            " chat_template to tokenizer_config.json, or take the instruct version",
-            code=Code.TOKENIZER,
+            " chat_template to tokenizer_config.json, or take the instruct version"
         )
     shapes = {
         name: torch.empty(shape, device="meta")
@@ -186,19 +181,17 @@ def _config(source: _Source, form: Form) -> dict[str, Any]:
     mask = form.mask_token or kind.mask_token
     rows = source.shapes[EMBEDDING].shape[0]
     if tokenizer.vocab_size > rows:  # without added tokens, such as one for padding
-        raise DopsdError(
+        raise Code.TOKENIZER.error(
             f"{source.path}: the tokenizer has {tokenizer.vocab_size} tokens, and the model {rows}"
-            " rows; copy the model's own tokenizer into the folder",
-            code=Code.TOKENIZER,
+            " rows; copy the model's own tokenizer into the folder"
         )
     _refuse_mask(tokenizer, mask, form.mask_token is not None)
     tokenizer.add_special_tokens({"mask_token": mask})
     mask_id, eos_id = tokenizer.mask_token_id, tokenizer.eos_token_id
     if eos_id is None:
-        raise DopsdError(
+        raise Code.TOKENIZER.error(
             f"{source.path}: the tokenizer names no end of text (eos_token), which ends and pads"
-            " answers; name it in tokenizer_config.json",
-            code=Code.TOKENIZER,
+            " answers; name it in tokenizer_config.json"
         )
     raw = source.raw | {
         "model_type": kind.model_type,
@@ -221,16 +214,14 @@ def _refuse_mask(tokenizer: PreTrainedTokenizerBase, mask: str, is_named: bool) 
     names = reserve_in_words(tokenizer)
     if number is not None and mask not in in_reserve(tokenizer):
         use = "in use" if number in added else "an ordinary token, which texts hold"
-        raise DopsdError(
+        raise Code.TOKENIZER.error(
             f"adapt.mask_token: {mask} is {use}; name a special token in reserve ({names}), or null"
-            " for a new one",
-            code=Code.TOKENIZER,
+            " for a new one"
         )
     if number is None and mask.replace("_", "").isalnum():
-        raise DopsdError(
+        raise Code.TOKENIZER.error(
             f"adapt.mask_token: {mask} would stand for a word of texts; name one such as <|mask|>,"
-            f" or a special token in reserve ({names})",
-            code=Code.TOKENIZER,
+            f" or a special token in reserve ({names})"
         )
     if number is None and is_named:
         log(
@@ -267,15 +258,12 @@ def _refuse_misfits(source: _Source, raw: dict[str, Any]) -> None:
         own = found.pop(name, None)
         rows = (own or (0,))[:1] if name in (EMBEDDING, HEAD) else shape[:1]
         if own is None or own != (*rows, *shape[1:]):
-            raise DopsdError(
+            raise Code.WEIGHTS.error(
                 f"{source.path}: {name} is {own or 'missing'}, and config.json makes it {shape};"
-                " download the checkpoint again",
-                code=Code.WEIGHTS,
+                " download the checkpoint again"
             )
     if found:
-        raise DopsdError(
-            f"{source.path}: has {min(found)}, which this model has not", code=Code.WEIGHTS
-        )
+        raise Code.WEIGHTS.error(f"{source.path}: has {min(found)}, which this model has not")
 
 
 def _write_weights(source: _Source, out: Path, raw: dict[str, Any], dtype: torch.dtype) -> int:

@@ -52,8 +52,8 @@ class GgufFile:
             self.reader: GGUFReader = GGUFReader(path)
         except (OSError, ValueError, KeyError, IndexError) as error:
             reason = " ".join(str(error).split())[:120]
-            raise DopsdError(
-                f"{path}: not a whole GGUF file ({reason}); download it again", code=Code.WEIGHTS
+            raise Code.WEIGHTS.error(
+                f"{path}: not a whole GGUF file ({reason}); download it again"
             ) from error
         self._refuse_others()
         self.tensors = {self._name(tensor.name): tensor for tensor in self.reader.tensors}
@@ -70,7 +70,7 @@ class GgufFile:
 
     def _fault(self, what: str) -> DopsdError:
         advice = "convert the model's safetensors instead, from a folder in the hub's layout"
-        return DopsdError(f"{self.path}: {what}; {advice}", code=Code.UNSUPPORTED_MODEL)
+        return Code.UNSUPPORTED_MODEL.error(f"{self.path}: {what}; {advice}")
 
     def _refuse_others(self) -> None:
         architecture = self["general.architecture"]

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.models.denoiser import OF_THE_CLASS, DenoiserConfig
 
 READ = (
@@ -93,9 +93,8 @@ class DecoderConfig(DenoiserConfig):
         scaling = raw.get("rope_scaling")
         given = raw.get("rope_parameters") or scaling or {}
         if not isinstance(given, dict):
-            raise DopsdError(
-                f"config.json has rope_parameters: {given!r}; expected a table",
-                code=Code.MODEL_CONFIG,
+            raise Code.MODEL_CONFIG.error(
+                f"config.json has rope_parameters: {given!r}; expected a table"
             )
         rope = raw | {"rope_type": raw.get("rope_type") or given.get("type")} | given
         if scaling and (scaling != given or not rope["rope_type"]):
@@ -115,18 +114,16 @@ class DecoderConfig(DenoiserConfig):
         check_known(raw, {*allowed, *WHOLE, *cls.required, *cls.whole, *cls.in_file, *fields})
         heads, kv_heads = raw["num_attention_heads"], raw["num_key_value_heads"]
         if heads % kv_heads or (raw["hidden_size"] % heads and not raw.get("head_dim")):
-            raise DopsdError(
+            raise Code.MODEL_CONFIG.error(
                 f"config.json: num_attention_heads {heads} must be a multiple of"
                 f" num_key_value_heads {kv_heads}, and without head_dim divide hidden_size"
-                f" {raw['hidden_size']}",
-                code=Code.MODEL_CONFIG,
+                f" {raw['hidden_size']}"
             )
         kinds = raw.get("layer_types")
         if kinds and (not isinstance(kinds, list) or set(map(str, kinds)) != {"full_attention"}):
-            raise DopsdError(
+            raise Code.UNSUPPORTED_MODEL.error(
                 f"config.json has layer_types: {kinds!r:.60}; this model computes full_attention"
-                " only",
-                code=Code.UNSUPPORTED_MODEL,
+                " only"
             )
 
 
@@ -156,16 +153,14 @@ def check_fields(
     """
     missing = [field for field in required if raw.get(field) is None]
     if missing:
-        raise DopsdError(
-            f"config.json lacks {', '.join(missing)}; a {name} config must state all of them",
-            code=Code.MODEL_CONFIG,
+        raise Code.MODEL_CONFIG.error(
+            f"config.json lacks {', '.join(missing)}; a {name} config must state all of them"
         )
     for field, values in allowed.items():
         if raw.get(field, values[0]) not in values:
             computed = f"{values[0]!r} only" if values[0] is not None else "no such thing"
-            raise DopsdError(
-                f"config.json has {field}: {raw[field]!r}; this model computes {computed}",
-                code=Code.UNSUPPORTED_MODEL,
+            raise Code.UNSUPPORTED_MODEL.error(
+                f"config.json has {field}: {raw[field]!r}; this model computes {computed}"
             )
 
 
@@ -177,9 +172,8 @@ def check_numbers(raw: Mapping[str, Any], whole: Iterable[str], real: Iterable[s
             value = raw.get(field)
             if value is None or (type(value) in types and 0 < value < LARGEST):
                 continue
-            raise DopsdError(
-                f"config.json has {field}: {value!r}; expected {expected} above 0",
-                code=Code.MODEL_CONFIG,
+            raise Code.MODEL_CONFIG.error(
+                f"config.json has {field}: {value!r}; expected {expected} above 0"
             )
 
 
@@ -188,10 +182,9 @@ def check_ids(raw: Mapping[str, Any], fields: Iterable[str], size: int) -> None:
     for field in fields:
         value = raw.get(field)
         if value is not None and not (type(value) is int and 0 <= value < size):
-            raise DopsdError(
+            raise Code.MODEL_CONFIG.error(
                 f"config.json has {field}: {value!r}; expected one id below the {size} rows of the"
-                " embedding",
-                code=Code.MODEL_CONFIG,
+                " embedding"
             )
 
 
@@ -200,15 +193,13 @@ def check_known(raw: Mapping[str, Any], known: Iterable[str]) -> None:
     unknown = sorted(field for field, value in raw.items() if value and field[:1] != "_")
     unknown = [field for field in unknown if field not in HARMLESS | set(known)]
     if "quantization_config" in unknown:
-        raise DopsdError(
+        raise Code.UNSUPPORTED_MODEL.error(
             "config.json has quantization_config: quantised weights are not read; take the"
-            " checkpoint that was not quantised",
-            code=Code.UNSUPPORTED_MODEL,
+            " checkpoint that was not quantised"
         )
     if unknown:
         shown = ", ".join(f"{field}: {raw[field]!r:.60}" for field in unknown[:SHOWN])
-        raise DopsdError(
+        raise Code.UNSUPPORTED_MODEL.error(
             f"config.json has {shown}, which is not verified for this model; remove what changes"
-            " nothing of the forward pass",
-            code=Code.UNSUPPORTED_MODEL,
+            " nothing of the forward pass"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.models.common.decoder_config import check_fields, check_ids, check_known, check_numbers
 from dopsd.models.denoiser import OF_THE_CLASS, DenoiserConfig
 
@@ -141,8 +141,7 @@ def _check(raw: dict[str, Any]) -> None:
     check_known(raw, {*allowed, *READ, *RENAMED, *IDLE, *fields})
     width, heads, kv_heads = raw["d_model"], raw["n_heads"], raw["n_kv_heads"]
     if width % (2 * heads) or heads % kv_heads:
-        raise DopsdError(
+        raise Code.MODEL_CONFIG.error(
             f"config.json: d_model {width} must be a multiple of 2 x n_heads {heads}, and n_heads"
-            f" of n_kv_heads {kv_heads}",
-            code=Code.MODEL_CONFIG,
+            f" of n_kv_heads {kv_heads}"
         )

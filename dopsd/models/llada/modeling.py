@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.models.denoiser import Denoiser
 from dopsd.models.kernels.operators import Kernels, rope_tables
 from dopsd.models.kv_cache import KVCache
@@ -178,9 +178,8 @@ class LladaForMaskedLM(Denoiser):
     def __init__(self, config: LladaConfig) -> None:
         super().__init__(config)
         if config._attn_implementation not in ALL_ATTENTION_FUNCTIONS:
-            raise DopsdError(
-                f"attention {config._attn_implementation!r} is not supported by LLaDA; use sdpa",
-                code=Code.UNSUPPORTED_MODEL,
+            raise Code.UNSUPPORTED_MODEL.error(
+                f"attention {config._attn_implementation!r} is not supported by LLaDA; use sdpa"
             )
         self.model = LladaTrunk(config)
         self.post_init()

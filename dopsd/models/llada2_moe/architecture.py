@@ -14,7 +14,7 @@ from torch.nn.functional import linear, silu
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.models.common.decoder import DecoderForMaskedLM, LayerCache
 from dopsd.models.common.decoder_config import DecoderConfig, check_numbers
 from dopsd.models.common.layout import Layout
@@ -157,7 +157,7 @@ class Llada2MoeConfig(DecoderConfig):
         elif used > kept * (experts // groups):
             problem = f"num_experts_per_tok {used} are more than topk_group {kept} groups have"
         if problem:
-            raise DopsdError(f"config.json: {problem}", code=Code.MODEL_CONFIG)
+            raise Code.MODEL_CONFIG.error(f"config.json: {problem}")
 
 
 class Attention(nn.Module):

@@ -50,19 +50,17 @@ def inspect(base: str, block_size: int | None = None) -> None:
 
 def _inspect(folder: Path, block_size: int | None, name: str, about: list[str], how: str) -> None:
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
-        raise DopsdError(
+        raise Code.NO_MODEL.error(
             f"{folder}: an adapter, which is no base; name the folder of its base, and the adapter"
-            " with method.NAME.start_from",
-            code=Code.NO_MODEL,
+            " with method.NAME.start_from"
         )
     if _is_source(folder):
         _print_source(folder, name, about)
         return
     if not folder.exists():
-        raise DopsdError(
+        raise Code.NO_MODEL.error(
             f"{name} (from {Path.cwd()}): no such folder or file; name a model's folder, a GGUF"
-            " file, or a name on the hub",
-            code=Code.NO_MODEL,
+            " file, or a name on the hub"
         )
     require_base(folder)
     config = config_of(ModelConfig(path=str(folder), block_size=block_size))
@@ -75,7 +73,7 @@ def _inspect(folder: Path, block_size: int | None, name: str, about: list[str], 
             faults += str(error).splitlines()
     print("\n".join([f"{name}:", *(f"  {text}" for text in lines)]))
     if faults:
-        raise DopsdError(faults, code=Code.UNSUPPORTED_MODEL)
+        raise Code.UNSUPPORTED_MODEL.error(faults)
     print(f"  can be used: {how}")
 
 

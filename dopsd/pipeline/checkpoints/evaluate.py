@@ -89,7 +89,7 @@ def protocol_of(params: Params, request: Request) -> EvalProtocol:
         protocol = protocols[name]
     else:
         message = unknown(f"--protocol {name}", [PUBLISHED, *protocols])
-        raise DopsdError(message, code=Code.UNKNOWN_NAME)
+        raise Code.UNKNOWN_NAME.error(message)
     length = protocol.gen_length if request.gen_length is None else request.gen_length
     changes = {"gen_length": length, "steps": length * protocol.steps // protocol.gen_length}
     changes |= {"merged": protocol.merged if request.merged is None else request.merged}
@@ -97,16 +97,15 @@ def protocol_of(params: Params, request: Request) -> EvalProtocol:
         return EvalProtocol.model_validate(protocol.model_dump() | changes)
     except ValueError as error:
         expected = f"expected a multiple of block_length {protocol.block_length}"
-        raise DopsdError(f"--gen-length {length}: {expected}", code=Code.ARGUMENT) from error
+        raise Code.ARGUMENT.error(f"--gen-length {length}: {expected}") from error
 
 
 def with_request(params: Params, request: Request) -> Params:
     """Return the settings with the requested model and prompt."""
     if request.prompt_file and params.model_of(request.task).prompt_style == "compact":
-        raise DopsdError(
+        raise Code.OPTIONS.error(
             "--prompt-file: model.prompt_style compact reads no prompt file; run"
-            " `dopsd params --set model.prompt_style=instructions` first",
-            code=Code.OPTIONS,
+            " `dopsd params --set model.prompt_style=instructions` first"
         )
     section = params.data.tasks[request.task]
     changes: dict[str, Any] = {}
@@ -126,7 +125,7 @@ def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
         The report, on every rank; only the main rank writes and prints.
     """
     if request.merged and not request.adapter:
-        raise DopsdError("--merged: no adapter; name one with --adapter", code=Code.OPTIONS)
+        raise Code.OPTIONS.error("--merged: no adapter; name one with --adapter")
     params, protocol = with_request(params, request), protocol_of(params, request)
     settings = params.evaluation(request.task)
     if request.adapter:
@@ -267,7 +266,6 @@ def _checkpoint(update: int, *folders: Path) -> Path:
         if (folder / name).is_dir():
             return folder / name
     places = " or ".join(map(str, folders))
-    raise DopsdError(
-        f"--update {update}: no {name} in {places}; run `dopsd train` first",
-        code=Code.STAGE_MISSING,
+    raise Code.STAGE_MISSING.error(
+        f"--update {update}: no {name} in {places}; run `dopsd train` first"
     )

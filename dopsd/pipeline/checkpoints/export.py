@@ -14,7 +14,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.progress import log
 from dopsd.core.tensor_files import fsync_rename
 from dopsd.models.adapter_files import has_all_weights
@@ -36,19 +36,15 @@ def export(
     """
     is_whole = adapter is not None and has_all_weights(adapter)
     if is_whole and is_merged:
-        raise DopsdError(
-            f"export: {adapter} holds all weights; leave out --merged", code=Code.OPTIONS
-        )
+        raise Code.OPTIONS.error(f"export: {adapter} holds all weights; leave out --merged")
     if not (is_merged or is_whole) or adapter is None or out is None:
-        raise DopsdError(
+        raise Code.OPTIONS.error(
             "export: needs --merged --adapter <checkpoint folder> --out <new folder>; an adapter"
-            " alone needs no export",
-            code=Code.OPTIONS,
+            " alone needs no export"
         )
     if os.path.lexists(out):
-        raise DopsdError(
-            f"--out {out}: already exists; name a new folder or remove this one",
-            code=Code.OUTPUT_EXISTS,
+        raise Code.OUTPUT_EXISTS.error(
+            f"--out {out}: already exists; name a new folder or remove this one"
         )
     rounding = write_merged(base, adapter, out, dtype)
     source = "adapter" if is_merged else "training"
@@ -83,9 +79,8 @@ def write_merged(base: ModelConfig, adapter: Path, out: Path, dtype: str) -> Rou
         rounding = merged.write(tmp, SHARD)
         fsync_rename(tmp, out)
     except OSError as error:
-        raise DopsdError(
-            f"export: {out}: cannot be written ({error}); partial files removed. Free some space",
-            code=Code.DISK_FULL,
+        raise Code.DISK_FULL.error(
+            f"export: {out}: cannot be written ({error}); partial files removed. Free some space"
         ) from error
     finally:
         shutil.rmtree(tmp, ignore_errors=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dopsd.config.params import Params
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.files import WORK, read_json
 from dopsd.core.progress import log
 from dopsd.models.adapter_files import ADAPTER_CONFIG, DIGESTS, has_all_weights, identity
@@ -76,9 +76,7 @@ def push(request: PushRequest) -> str | None:
 def _release(request: PushRequest, is_whole: bool) -> Release:
     """Return what the card says."""
     if is_whole and request.is_merged:
-        raise DopsdError(
-            "push: the checkpoint holds all weights; leave out --merged", code=Code.OPTIONS
-        )
+        raise Code.OPTIONS.error("push: the checkpoint holds all weights; leave out --merged")
     module = registering_module(read_config(Path(request.run.model.path)))
     names = request.base_model, request.license
     return Release(request.repo, request.is_merged or is_whole, module, *names, is_whole=is_whole)
@@ -92,10 +90,9 @@ def _is_tested(run: RunSettings, digest: str) -> bool:
     if read_json(folder / "best" / "select.json", "dopsd select")["digest"] != digest:
         return False
     if not identify(run).is_current(read_json(folder / "train.json", "dopsd train")):
-        raise DopsdError(
+        raise Code.PUSH_REFUSED.error(
             f"push: {folder} was made with other settings, data or code; run `dopsd repro`, so that"
-            " the card tells the truth",
-            code=Code.PUSH_REFUSED,
+            " the card tells the truth"
         )
     return True
 

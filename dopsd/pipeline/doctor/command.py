@@ -61,4 +61,4 @@ def doctor(path: Path) -> None:
     table_console().print(table)
     unfit = [finding.name for finding in findings if finding.is_fit is False]
     if unfit:
-        raise DopsdError(f"doctor: not ready: {', '.join(unfit)}", 1, code=Code.NOT_READY)
+        raise Code.NOT_READY.error(f"doctor: not ready: {', '.join(unfit)}", 1)

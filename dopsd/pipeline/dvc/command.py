@@ -164,11 +164,10 @@ class Writing:
     def _refuse_to_start(self) -> None:
         """End before DVC starts if a signal asked for it; a library may have caught this once."""
         if self.number:
-            raise DopsdError(
+            raise Code.INTERRUPTED.error(
                 f"{self.name}: {signal.Signals(self.number).name} before DVC started; nothing"
                 " changed",
                 128 + self.number,
-                code=Code.INTERRUPTED,
             )
 
     def _lose(self) -> None:
@@ -194,16 +193,14 @@ def run(words: Sequence[str]) -> int:
     """
     require(words[0], "dvc")
     if not Path("dvc.yaml").is_file():
-        raise DopsdError(
-            f"{words[0]}: dvc.yaml: no such file; run this in the project's folder",
-            code=Code.NOT_A_PROJECT,
+        raise Code.NOT_A_PROJECT.error(
+            f"{words[0]}: dvc.yaml: no such file; run this in the project's folder"
         )
     for path in Path(EXTERNAL).rglob("*"):
         if not path.is_dir() and not path.is_file():
             kind = "a link to nothing" if path.is_symlink() else "neither a file nor a folder"
-            raise DopsdError(
-                f"{words[0]}: {path}: is {kind}, and DVC would wait or fail; remove it",
-                code=Code.PATH,
+            raise Code.PATH.error(
+                f"{words[0]}: {path}: is {kind}, and DVC would wait or fail; remove it"
             )
     return Writing(words).run()
 
@@ -246,10 +243,9 @@ def set_aside_damaged(name: str) -> bool:
     try:
         cache = Path(Repo().stage_cache.cache_dir)
     except DvcException as error:  # no repository of DVC, or of git
-        raise DopsdError(
+        raise Code.NOT_A_PROJECT.error(
             f"{name}: {str(error).splitlines()[0]}; in the project's folder, restore .git and .dvc"
-            " or run `git init` and `dvc init`, then the same command",
-            code=Code.NOT_A_PROJECT,
+            " or run `git init` and `dvc init`, then the same command"
         ) from error
     content = LOCKFILE.read_bytes() if LOCKFILE.is_file() else None
     is_any = content is not None and b"<<<<<<<" not in content and not _is_lockfile(content)

@@ -171,9 +171,8 @@ def require_room(params: Params, at_once: int = 1) -> None:
     free = free_bytes()
     if free < required:
         runs = len(missing_runs(params))
-        raise DopsdError(
+        raise Code.DISK_FULL.error(
             f"disk: {free / 1e9:.1f} GB are free, and {runs} missing run{'s' * (runs != 1)} of the"
             f" matrix take{'s' * (runs == 1)} about {required / 1e9:.1f} GB; free some space, set"
-            " checkpoints.keep=best_and_last, or make fewer runs",
-            code=Code.DISK_FULL,
+            " checkpoints.keep=best_and_last, or make fewer runs"
         )

@@ -16,7 +16,7 @@ import yaml
 from dopsd.config import params_file
 from dopsd.config.loading import read_yaml
 from dopsd.config.profiles import HARDWARE, PRESET
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.files import WORK, read_json, write_atomically
 from dopsd.core.paths import RunKey
 from dopsd.core.statistics import percent
@@ -62,7 +62,7 @@ def restore(key: RunKey) -> list[str]:
     Today's are then the previous ones.
     """
     if not is_kept(key):
-        raise DopsdError(f"restore: {key}: there are no previous results", code=Code.NO_RESULTS)
+        raise Code.NO_RESULTS.error(f"restore: {key}: there are no previous results")
     from dopsd.pipeline.dvc.writer_lock import WriterLock  # needs the extra `pipeline`
 
     with WriterLock("restore"):
@@ -75,10 +75,9 @@ def restore(key: RunKey) -> list[str]:
         if made.returncode:
             write_atomically(LOCKFILE, old)
             ask_dvc("checkout", "--force", *saved)
-            raise DopsdError(
+            raise Code.NO_RESULTS.error(
                 f"restore: {key}: DVC's cache lacks these results: {made.stderr.strip()}; train"
-                " again with the settings that `dopsd summary --previous` prints",
-                code=Code.NO_RESULTS,
+                " again with the settings that `dopsd summary --previous` prints"
             )
         _remove_foreign_checkpoints(key)
         sections = [entry["params"].get(str(PARAMS), {}) for entry in saved.values()]

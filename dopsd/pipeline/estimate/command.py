@@ -157,10 +157,9 @@ def print_estimate(planned: Planned) -> None:
     """Print the estimated cost of a run on GPUs, without running anything."""
     _, full = planned.read()
     if full.pretrain.tasks:
-        raise DopsdError(
+        raise Code.OPTIONS.error(
             f"estimate: {planned.source(full)}: trains the small base, in minutes on a CPU; name"
-            " settings of a language model, such as --profile llada-8b-gsm8k",
-            code=Code.OPTIONS,
+            " settings of a language model, such as --profile llada-8b-gsm8k"
         )
     sys.stdout.write(f"{planned.source(full)}\n")
     print_cost(full, planned.hardware)

@@ -91,7 +91,7 @@ def _stop(number: int, _: object) -> None:
     """End with one line at the first signal."""
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
-    raise DopsdError(INTERRUPTED, 128 + number, code=Code.INTERRUPTED)
+    raise Code.INTERRUPTED.error(INTERRUPTED, 128 + number)
 
 
 def _run(stage: str, task: str, method: str, folder: Path, lock: IO[str]) -> None:
@@ -116,12 +116,10 @@ def _run(stage: str, task: str, method: str, folder: Path, lock: IO[str]) -> Non
         _end(process)
         raise
     if status in (128 + signal.SIGINT, -signal.SIGINT):
-        raise DopsdError(INTERRUPTED, 130, code=Code.INTERRUPTED)
+        raise Code.INTERRUPTED.error(INTERRUPTED, 130)
     if status:
-        raise DopsdError(
-            f"rehearse: {stage} failed, as in the real run; fix the error above",
-            status,
-            code=Code.STAGE_FAILED,
+        raise Code.STAGE_FAILED.error(
+            f"rehearse: {stage} failed, as in the real run; fix the error above", status
         )
     log(f"rehearse: {stage} ran in {time.monotonic() - started:.0f} s")
 

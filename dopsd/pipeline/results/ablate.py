@@ -55,10 +55,9 @@ def ablate(params: Params, names: Sequence[str]) -> None:
     tables = params.ablate.tables
     unknown = [name for name in names if name not in tables]
     if unknown:
-        raise DopsdError(
+        raise Code.UNKNOWN_NAME.error(
             f"ablate: {', '.join(unknown)}: unknown; section ablate of params.yaml has"
-            f" {', '.join(tables)}",
-            code=Code.UNKNOWN_NAME,
+            f" {', '.join(tables)}"
         )
     if not names:
         sys.stdout.write(
@@ -95,10 +94,9 @@ def _reproduce(params: Params, variants: Sequence[str]) -> None:
     log(f"ablate: {len(stages)} runs through DVC; finished ones do not run again")
     status = run_dvc(["repro", *stages])
     if status:
-        raise DopsdError(
+        raise Code.STAGE_FAILED.error(
             f"ablate: dvc ended with exit code {status}, see above; the same command continues",
             status,
-            code=Code.STAGE_FAILED,
         )
 
 

@@ -17,7 +17,7 @@ from dopsd.analysis.figures import axes_of, legend_below, percent_axis, save_fig
 from dopsd.analysis.results import COSTS, Finished, between_runs, rounds_differently
 from dopsd.analysis.tables import draw_group, groups, names_of
 from dopsd.config.params import Params
-from dopsd.core.errors import Code, DopsdError, unknown
+from dopsd.core.errors import Code, unknown
 from dopsd.core.extras import require
 from dopsd.core.files import fresh_folder, read_json, write_json
 from dopsd.core.palette import drawing_colours
@@ -51,8 +51,8 @@ def compare(params: Params, names: Sequence[str], out: Path = OUT) -> str:
         require("compare", package)
     if params.compare.baseline not in params.methods:
         known = type(params.method).model_fields
-        raise DopsdError(
-            unknown(f"compare.baseline: {params.compare.baseline}", known), code=Code.UNKNOWN_NAME
+        raise Code.UNKNOWN_NAME.error(
+            unknown(f"compare.baseline: {params.compare.baseline}", known)
         )
     check_replaceable(out)
     runs = list(dict.fromkeys(_parse_run(params, name) for name in names)) or _of_matrix(params)
@@ -89,18 +89,16 @@ def check_replaceable(out: Path) -> None:
     if folder == folder.parent or (
         folder.exists() and not (folder.is_dir() and {p.name for p in folder.iterdir()} <= FILES)
     ):
-        raise DopsdError(
-            f"--out {out}: already exists and is not an earlier comparison; name a new folder",
-            code=Code.OUTPUT_EXISTS,
+        raise Code.OUTPUT_EXISTS.error(
+            f"--out {out}: already exists and is not an earlier comparison; name a new folder"
         )
 
 
 def _parse_run(params: Params, name: str) -> Finished:
     parts = name.split("/")
     if not re.fullmatch("[^/]*/[^/]*/[0-9]{1,19}", name):
-        raise DopsdError(
-            f"compare: {name}: expected task/method/seed, such as sudoku/d_opsd/0",
-            code=Code.ARGUMENT,
+        raise Code.ARGUMENT.error(
+            f"compare: {name}: expected task/method/seed, such as sudoku/d_opsd/0"
         )
     run = Finished(parts[0], parts[1], int(parts[2]))
     is_variant = kind_of(run.method) in params.methods and run.is_tested  # of an earlier ablation
@@ -109,9 +107,7 @@ def _parse_run(params: Params, name: str) -> Finished:
         if part not in choices:
             listed = [choice for choice in choices if BETWEEN not in choice]
             variants = "; variants: `dopsd ablate`" if part == parts[1] else ""
-            raise DopsdError(
-                unknown(f"compare: {name}: {part}", listed) + variants, code=Code.UNKNOWN_NAME
-            )
+            raise Code.UNKNOWN_NAME.error(unknown(f"compare: {name}: {part}", listed) + variants)
     return run
 
 
@@ -136,9 +132,8 @@ def _of_matrix(params: Params) -> list[Finished]:
         )
     current_runs = [run for run in finished if is_current(params, run)]
     if not current_runs:
-        raise DopsdError(
-            "compare: no finished run of params.yaml's matrix; run `dopsd repro` first",
-            code=Code.NO_RESULTS,
+        raise Code.NO_RESULTS.error(
+            "compare: no finished run of params.yaml's matrix; run `dopsd repro` first"
         )
     return current_runs
 
@@ -175,11 +170,10 @@ def _is_rounded_alike(first: Finished, second: Finished) -> bool:
     required = expected.keys() - (set() if is_alike else {ANSWERS})
     mismatched = [n for n in expected if n in required and expected[n] != actual[n]]
     if mismatched:
-        raise DopsdError(
+        raise Code.NOT_COMPARABLE.error(
             f"compare: {first} and {second} have different {mismatched[0]}; run both with the same"
             " sections data, model, evaluate and select of params.yaml, or name only runs that"
-            " match",
-            code=Code.NOT_COMPARABLE,
+            " match"
         )
     return is_alike
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from dopsd.algorithms.registry import label
 from dopsd.analysis.results import between_sides
 from dopsd.config.params import Params
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.files import read_json
 from dopsd.core.paths import LOG, MLFLOW_PAGES, report_folder
 from dopsd.core.statistics import gap, percent, within
@@ -48,9 +48,8 @@ def summary(params: Params) -> str:
         if is_kept(run.key):
             facts.append("  replaced: other results; `dopsd summary --previous` shows them")
     if not facts:
-        raise DopsdError(
-            "summary: no finished run of params.yaml's matrix; run `dopsd repro` first",
-            code=Code.NO_RESULTS,
+        raise Code.NO_RESULTS.error(
+            "summary: no finished run of params.yaml's matrix; run `dopsd repro` first"
         )
     # a link that breaks over two lines cannot be clicked: only the table has a width
     return "\n".join([_table(rows), *facts, _links(params, {run.key.task for run in tested_runs})])

@@ -201,11 +201,10 @@ class LocalRun:
         status, lines = self._status(), command.lines
         if self.stopped_by:
             outcome = run_view.saved(lines) or "no training was stopped"
-            raise DopsdError(
+            raise Code.INTERRUPTED.error(
                 f"run: stopped by {signal.Signals(self.stopped_by).name}; {outcome}; the same"
                 " command continues",
                 128 + self.stopped_by,
-                code=Code.INTERRUPTED,
             )
         if status:
             message, code = run_view.split_code(run_view.reason(lines))

@@ -14,7 +14,7 @@ from dopsd.config.loading import checked, parse_yaml, read_yaml
 from dopsd.config.named_files import require
 from dopsd.config.params import Params
 from dopsd.config.profiles import AS_IT_STANDS, HARDWARE, PRESET
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.training.pretraining.origin import mismatch
 
 PARAMS = Path("params.yaml")
@@ -44,11 +44,10 @@ class RunRequest:
             old = read_yaml(PARAMS) if PARAMS.is_file() else {}
             return params_file.of_profile(self.source, self.preset, self.hardware, old)
         if (self.preset, self.hardware) != (PRESET, HARDWARE):
-            raise DopsdError(profiles.NEEDS_PROFILE, code=Code.PROFILE)
+            raise Code.PROFILE.error(profiles.NEEDS_PROFILE)
         if not PARAMS.is_file():
-            raise DopsdError(
-                f"{PARAMS}: no such file; run this in the project's folder",
-                code=Code.NO_SETTINGS_FILE,
+            raise Code.NO_SETTINGS_FILE.error(
+                f"{PARAMS}: no such file; run this in the project's folder"
             )
         return read_yaml(PARAMS)
 
@@ -121,7 +120,7 @@ def check(request: RunRequest, can_retrain: bool = False) -> Params:
     )
     require(params)
     if not can_retrain and (reasons := mismatched_bases(params)):
-        raise DopsdError(reasons, code=Code.BASE_DIFFERS)
+        raise Code.BASE_DIFFERS.error(reasons)
     return params
 
 

@@ -21,7 +21,7 @@ from types import FrameType
 
 from dopsd.config.loading import load_params
 from dopsd.config.params import Params
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.extras import require
 from dopsd.core.files import WORK
 from dopsd.core.interrupts import handling
@@ -114,10 +114,9 @@ class SideBySide:
             try:
                 while (self.running or waiting) and not self.stopped_by:
                     if PARAMS.read_bytes() != params_file:
-                        raise DopsdError(
+                        raise Code.CHANGED_DURING_STAGE.error(
                             f"launch: {PARAMS} changed while its runs were made; put it back, or"
-                            " start again with the new settings",
-                            code=Code.CHANGED_DURING_STAGE,
+                            " start again with the new settings"
                         )
                     while waiting and self.free:
                         self._begin(waiting.pop(0))
@@ -163,10 +162,9 @@ def devices_of(params: Params, count: int) -> list[list[str]]:
     """Return the GPUs of each of `count` runs; empty names without GPUs."""
     each, known = params.launch.processes, gpus()
     if known and len(known) < count * each:
-        raise DopsdError(
+        raise Code.USAGE.error(
             f"launch: --at-once {count}: {count} runs of {each} processes need {count * each} GPUs,"
-            f" and this machine shows {len(known)}",
-            code=Code.USAGE,
+            f" and this machine shows {len(known)}"
         )
     names = known or [""] * count * each
     return [names[first : first + each] for first in range(0, count * each, each)]
@@ -185,11 +183,10 @@ def reproduce(count: int) -> int:
     keys = [run.key for run in params.runs if run.key in missing or not run.key.is_tested]
     side_by_side.run(keys)
     if number := side_by_side.stopped_by:
-        raise DopsdError(
+        raise Code.INTERRUPTED.error(
             f"launch: {signal.Signals(number).name}: all runs have saved; the same command"
             " continues",
             128 + number,
-            code=Code.INTERRUPTED,
         )
     if failed := side_by_side.failed:
         if good := [f"report@{run.key.stage}" for run in params.runs if run.key not in failed]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.algorithms.common.chats import chat_of, check_chats
 from dopsd.algorithms.common.solutions import taught_solution
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.files import digest, object_in, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import ADAPTED, RunKey
@@ -53,17 +53,16 @@ def begin(params: Params, task: str) -> list[RunKey]:
             stands where the base is to be written.
     """
     if task not in params.adapt.tasks:
-        raise DopsdError(
+        raise Code.CONTRADICTION.error(
             f"adapt: adapt.tasks {params.adapt.tasks} does not name {task}; set"
-            f" adapt.tasks=[{task}], adapt.source and, for the result, model.path",
-            code=Code.CONTRADICTION,
+            f" adapt.tasks=[{task}], adapt.source and, for the result, model.path"
         )
     require_own(params)
     source = read_source(Path(params.adapt.source or ""))  # its path before the data are made
     problems = load_task(task, params.data.tasks[task]).load("train")
     runs = [params.run(task, name, params.adapt.seed) for name in params.adapt.phases]
     if faults := [f for run in runs if (f := run.reason_against_problems(len(problems)))]:
-        raise DopsdError(faults[0], code=Code.MISFIT)  # before the conversion takes minutes
+        raise Code.MISFIT.error(faults[0])  # before the conversion takes minutes
     _refuse_misfits(params, source.raw["max_position_embeddings"])
     require_converted(params.adapt)
     out = Path(params.model.path)
@@ -83,17 +82,15 @@ def require_own(params: Params) -> None:
     added = sorted({path.name for path in out.glob("*")} - files.keys() - {ADAPTED})
     edited = [n for n, old in files.items() if not (out / n).is_file() or sha256(out / n) != old]
     if files and (added or edited):
-        raise DopsdError(
+        raise Code.OUTPUT_EXISTS.error(
             f"model.path: {out}: {(added + edited)[0]} is not as `dopsd adapt` wrote it; to use it"
             " so, set adapt.tasks=[]; else name another folder, or remove this one to have it made"
-            " again",
-            code=Code.OUTPUT_EXISTS,
+            " again"
         )
     if out.exists() and not (out / ADAPTED).is_file():
-        raise DopsdError(
+        raise Code.OUTPUT_EXISTS.error(
             f"model.path: {out}: is there, and not made by `dopsd adapt`; name another folder for"
-            " the adapted model, or remove this one",
-            code=Code.OUTPUT_EXISTS,
+            " the adapted model, or remove this one"
         )
 
 
@@ -166,12 +163,11 @@ def _refuse_misfits(params: Params, most: int, responses: list[str] | None = Non
         responses = [response for _, (_, response) in rows]
     if source and not responses:
         text = f"adapt.learn.traces: {source.path}: has no rows"
-        raise DopsdError(text, code=Code.TOO_FEW_PROBLEMS)
+        raise Code.TOO_FEW_PROBLEMS.error(text)
     if (length := learn.length or params.sampling.gen_length) >= most:
         key = "adapt.learn.length" if learn.length else "sampling.gen_length"
-        raise DopsdError(
-            f"{key}: {length} tokens leave no room for a prompt in the model's {most}; lower it",
-            code=Code.MISFIT,
+        raise Code.MISFIT.error(
+            f"{key}: {length} tokens leave no room for a prompt in the model's {most}; lower it"
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.files import read_json, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import run_folder
@@ -34,10 +34,9 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     folder = run_folder(task_name, method_name, seed)
     adapters = run_checkpoints(folder / "train")
     if not adapters:
-        raise DopsdError(
+        raise Code.STAGE_MISSING.error(
             f"{folder / 'train'}: no checkpoints; first run `dopsd train --task {task_name}"
-            f" --method {method_name} --seed {seed}`",
-            code=Code.STAGE_MISSING,
+            f" --method {method_name} --seed {seed}`"
         )
     name = params.select.protocol
     evaluator = Evaluator(params.evaluation(task_name, method_name), params.select.split)

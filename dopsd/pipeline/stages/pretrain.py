@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.tasks.common.config import TaughtTaskConfig
 from dopsd.training.pretraining.pretrain import pretrain
 
@@ -17,8 +17,7 @@ def run(params: Params, task: str) -> None:
     tasks = params.data.tasks
     if not isinstance(tasks[task], TaughtTaskConfig):
         taught = ", ".join(name for name in tasks if isinstance(tasks[name], TaughtTaskConfig))
-        raise DopsdError(
-            f"--task {task}: no base is made for this task; there is {taught}",
-            code=Code.NO_SOLUTIONS,
+        raise Code.NO_SOLUTIONS.error(
+            f"--task {task}: no base is made for this task; there is {taught}"
         )
     pretrain(params.embedded_base(task), task, params.data.tasks[task])

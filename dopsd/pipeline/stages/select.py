@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.files import read_json, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import run_folder
@@ -28,10 +28,9 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     name = f"step-{summary['best_update']:06d}"
     chosen = next((c for c in run_checkpoints(folder / "train") if c.name == name), None)
     if chosen is None:
-        raise DopsdError(
+        raise Code.STAGE_MISSING.error(
             f"{folder / 'train' / name}: is not here; run `dopsd train --task {task_name} --method"
-            f" {method_name} --seed {seed}` first",
-            code=Code.STAGE_MISSING,
+            f" {method_name} --seed {seed}` first"
         )
     tmp = folder / ".best.tmp"
     shutil.rmtree(tmp, ignore_errors=True)

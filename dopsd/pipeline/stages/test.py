@@ -9,7 +9,7 @@ import torch
 
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.algorithms.d_opsd.states import BlockSchedule, reveal
-from dopsd.core.errors import Code, DopsdError, unknown
+from dopsd.core.errors import Code, unknown
 from dopsd.core.files import read_json, write_json
 from dopsd.core.paths import RunKey, run_folder
 from dopsd.core.progress import is_main_rank, log
@@ -86,7 +86,7 @@ def score_point(params: Params, key: RunKey, name: str) -> None:
     read_json(key.folder / "best" / "select.json", "dopsd select")
     if name not in params.test_protocols:
         message = unknown(f"--point {name}", params.test_protocols)
-        raise DopsdError(message, code=Code.UNKNOWN_NAME)
+        raise Code.UNKNOWN_NAME.error(message)
     evaluator = Evaluator(params.evaluation(key.task, key.method), "test")
     (pair,) = evaluator.reports(
         f"test {name}", [None, key.folder / "best"], params.test_protocols[name]

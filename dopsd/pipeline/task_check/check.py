@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dopsd.config.consistency import task_files
 from dopsd.config.named_files import missing
-from dopsd.core.errors import Code, DopsdError, unknown
+from dopsd.core.errors import Code, unknown
 from dopsd.core.progress import table_console
 from dopsd.models.tokenizer import TokenCounts, token_counts
 from dopsd.pipeline.task_check.rows import (
@@ -51,9 +51,9 @@ def check(params: Params, name: str, answers_file: Path | None) -> None:
     config = params.data.custom.get(name)
     if config is None:
         names = list(params.data.custom) or ["none yet; docs/own-task.md shows how to add one"]
-        raise DopsdError(unknown(f"task check {name}", names), code=Code.UNKNOWN_NAME)
+        raise Code.UNKNOWN_NAME.error(unknown(f"task check {name}", names))
     if lines := missing(task_files(params, name)):
-        raise DopsdError([f"{line}: no such file" for line in lines], code=Code.NAMED_FILE_MISSING)
+        raise Code.NAMED_FILE_MISSING.error([f"{line}: no such file" for line in lines])
     task, findings = CustomTask(name, config), Findings()
     rows = read(task)
     texts = [shortest(task, row.problem.answer) for row in rows]
@@ -67,9 +67,8 @@ def check(params: Params, name: str, answers_file: Path | None) -> None:
         check_file(task, answers_file, findings)
     sys.stdout.write("\n".join(findings.lines[1:]) + "\n\n")
     if findings.faults:
-        raise DopsdError(
-            [f"{name}: cannot be trained: {fault}" for fault in findings.faults],
-            code=Code.NOT_TRAINABLE,
+        raise Code.NOT_TRAINABLE.error(
+            [f"{name}: cannot be trained: {fault}" for fault in findings.faults]
         )
     sys.stdout.write(
         f"{name}: the rows, prompts and verifier fit; whether the base can answer: `dopsd prepare"

@@ -38,9 +38,7 @@ def read(task: CustomTask) -> list[Located]:
     rows = [Located(s, row.place, p) for s in task.config.sources for row, p in task.read(s)]
     for split, source in task.config.sources.items():
         if not any(row.split == split for row in rows):
-            raise DopsdError(
-                f"{task.key}.{split}.path: {source.path}: no rows", code=Code.TOO_FEW_PROBLEMS
-            )
+            raise Code.TOO_FEW_PROBLEMS.error(f"{task.key}.{split}.path: {source.path}: no rows")
     return rows
 
 
@@ -242,9 +240,8 @@ def _expected(row: Row) -> bool | None:
     if value is None or value == "":
         return None
     if str(value).lower() not in TRUTHS:
-        raise DopsdError(
-            f"{row.place}: expected true or false in column correct, found {value!r:.40}",
-            code=Code.SOURCE_ROW,
+        raise Code.SOURCE_ROW.error(
+            f"{row.place}: expected true or false in column correct, found {value!r:.40}"
         )
     return TRUTHS[str(value).lower()]
 

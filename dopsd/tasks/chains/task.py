@@ -10,7 +10,7 @@ import random
 import re
 from typing import TYPE_CHECKING
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.types import Problem, Score
 from dopsd.tasks.common.answers import closed, score_by_rule
 from dopsd.tasks.common.asking import AskingTask, no_longer_than
@@ -130,10 +130,9 @@ class Chains(AskingTask):
     def ask(self, text: str) -> Problem:
         """Return the problem of a chain that a person typed."""
         if not fits(text.strip(), self.config.modulus):
-            raise DopsdError(
+            raise Code.PROBLEM_TEXT.error(
                 f"problem {text!r}: expected numbers below {self.config.modulus} and operations,"
-                " such as `3 *4 -1 +2`",
-                code=Code.PROBLEM_TEXT,
+                " such as `3 *4 -1 +2`"
             )
         return self.problem_of(text.strip())
 
@@ -141,7 +140,7 @@ class Chains(AskingTask):
         """Return the problem of a generation on file."""
         problem = Problem("generation", question, str(ground_truth))
         if expected := self.fault(problem):
-            raise DopsdError(f"expected {expected}", code=Code.GENERATIONS_ROW)
+            raise Code.GENERATIONS_ROW.error(f"expected {expected}")
         return self.problem_of(question)
 
     def verify(self, problem: Problem, text: str) -> Score:

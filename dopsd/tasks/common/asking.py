@@ -6,7 +6,7 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.types import Problem, Score
 from dopsd.tasks.common.storage import DATA, read_problems
 
@@ -98,14 +98,12 @@ def read_prompt(key: str, path: str) -> str:
         text = Path(path).read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
         what = error.strerror if isinstance(error, OSError) else f"not UTF-8 text ({error})"
-        raise DopsdError(
-            f"{key}: {path}: {what}; expected a UTF-8 text file with the instructions",
-            code=Code.PROMPT_FILE,
+        raise Code.PROMPT_FILE.error(
+            f"{key}: {path}: {what}; expected a UTF-8 text file with the instructions"
         ) from error
     if not text.strip():
-        raise DopsdError(
-            f"{key}: {path} is empty; expected the instructions, or null for those of the project",
-            code=Code.PROMPT_FILE,
+        raise Code.PROMPT_FILE.error(
+            f"{key}: {path} is empty; expected the instructions, or null for those of the project"
         )
     return text
 

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 
 ROW = re.compile(r"[^\s,]")  # where the next row of an array begins
 Cells = dict[str, Any]
@@ -100,7 +100,7 @@ def _array(text: str, path: Path) -> Iterator[Numbered]:
     try:
         json.loads(text, parse_int=str)  # of any length: a row is named later
     except (ValueError, RecursionError) as error:
-        raise DopsdError(f"{path}: not a JSON array: {error}", code=Code.SOURCE_FORMAT) from error
+        raise Code.SOURCE_FORMAT.error(f"{path}: not a JSON array: {error}") from error
     number, end = 0, text.index("[") + 1
     while (found := ROW.search(text, end)) and found[0] != "]":
         number += 1
@@ -111,9 +111,8 @@ def _array(text: str, path: Path) -> Iterator[Numbered]:
 def _object(text: str, location: str) -> Cells:
     value, end = _decoded(text.strip(), 0, location)
     if rest := text.strip()[end:].strip():
-        raise DopsdError(
-            f"{location}: expected one JSON object per line, found {rest[:40]!r} after it",
-            code=Code.SOURCE_FORMAT,
+        raise Code.SOURCE_FORMAT.error(
+            f"{location}: expected one JSON object per line, found {rest[:40]!r} after it"
         )
     return value
 
@@ -123,13 +122,12 @@ def _decoded(text: str, start: int, location: str) -> tuple[Cells, int]:
     try:
         value, end = DECODER.raw_decode(text, start)
     except (ValueError, RecursionError) as error:
-        raise DopsdError(
-            f"{location}: expected one JSON object per line: {error}", code=Code.SOURCE_FORMAT
+        raise Code.SOURCE_FORMAT.error(
+            f"{location}: expected one JSON object per line: {error}"
         ) from error
     if not isinstance(value, dict):
-        raise DopsdError(
-            f"{location}: expected one JSON object per line, found {text[start:].strip()[:40]!r}",
-            code=Code.SOURCE_FORMAT,
+        raise Code.SOURCE_FORMAT.error(
+            f"{location}: expected one JSON object per line, found {text[start:].strip()[:40]!r}"
         )
     return value, end
 
@@ -140,9 +138,8 @@ def _no_table(rows: Iterator[Numbered], path: Path) -> Iterator[Numbered]:
     cells = first[0][1] if len(first) == 1 else {}
     is_chat = cells.keys() == {"messages"}
     if cells and not is_chat and all(isinstance(cell, dict | list) for cell in cells.values()):
-        raise DopsdError(
+        raise Code.SOURCE_FORMAT.error(
             f"{path}: one object of {', '.join(cells):.80}, not one for each row; write an array"
-            " of rows, or one row a line (pandas: orient='records')",
-            code=Code.SOURCE_FORMAT,
+            " of rows, or one row a line (pandas: orient='records')"
         )
     yield from chain(first, rows)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.fingerprint import key_from
 from dopsd.core.progress import log
 from dopsd.core.types import Problem
@@ -70,9 +70,8 @@ class RowTask(AskingTask):
             p for row in read_rows(source, key) if self.is_wanted(p := self.problem_of(row))
         ]
         if not problems:
-            raise DopsdError(
-                f"{key}: {source.path}: no usable row; expected at least one {self.wanted}",
-                code=Code.TOO_FEW_PROBLEMS,
+            raise Code.TOO_FEW_PROBLEMS.error(
+                f"{key}: {source.path}: no usable row; expected at least one {self.wanted}"
             )
         return problems
 
@@ -121,10 +120,9 @@ def held_out(
         train in the given order, and the others in the order drawn.
     """
     if len(problems) <= count:
-        raise DopsdError(
+        raise Code.TOO_FEW_PROBLEMS.error(
             f"data.{task}.{split}: {count} problems cannot be held out of {len(problems)} for"
-            " training; ask for fewer, or name a larger train source",
-            code=Code.TOO_FEW_PROBLEMS,
+            " training; ask for fewer, or name a larger train source"
         )
     indices = random.Random(key_from(split, task, seed)).sample(range(len(problems)), count)
     chosen = set(indices)
@@ -180,4 +178,4 @@ def draw(
         fruitless = 0 if len(problems) > before else fruitless + 1
     if len(problems) == count:
         return list(problems.values())
-    raise DopsdError(too_few.format(found=len(problems), count=count), code=Code.TOO_FEW_PROBLEMS)
+    raise Code.TOO_FEW_PROBLEMS.error(too_few.format(found=len(problems), count=count))

@@ -36,7 +36,7 @@ SEPARATORS = ",;\t"  # of columns in a .csv file; spreadsheets choose by languag
 
 
 def _fault(place: str, message: str) -> DopsdError:
-    return DopsdError(f"{place}: {message}", code=Code.SOURCE_FORMAT)
+    return Code.SOURCE_FORMAT.error(f"{place}: {message}")
 
 
 def csv_file(path: Path) -> Iterator[Numbered]:
@@ -63,10 +63,9 @@ def csv_file(path: Path) -> Iterator[Numbered]:
             )
         for number, cells in records:
             if len(cells) != len(header):
-                raise DopsdError(
+                raise Code.SOURCE_ROW.error(
                     f"{path}:{number}: expected {len(header)} columns separated by"
-                    f" {dialect.delimiter!r} as in the header, line {begin}, found {len(cells)}",
-                    code=Code.SOURCE_ROW,
+                    f" {dialect.delimiter!r} as in the header, line {begin}, found {len(cells)}"
                 )
             yield number, dict(zip(header, cells, strict=True))
 
@@ -172,9 +171,8 @@ def text_of(row: Row, *columns: str) -> str:
     if not isinstance(text, str) or not text.strip():
         found = columns_found(row, columns)
         detail = f"found {text!r:.40}" if column is not None else f"columns found: {found}"
-        raise DopsdError(
-            f"{row.place}: expected a text in column {' or '.join(columns)}; {detail}",
-            code=Code.SOURCE_ROW,
+        raise Code.SOURCE_ROW.error(
+            f"{row.place}: expected a text in column {' or '.join(columns)}; {detail}"
         )
     return encodable(row, column, text)
 
@@ -193,9 +191,8 @@ def columns_found(row: Row, wanted: Iterable[str]) -> str:
 def encodable(row: Row, column: str | None, text: str) -> str:
     """Return a cell's text, unless it holds a lone surrogate, which UTF-8 cannot encode."""
     if not is_unicode(text):
-        raise DopsdError(
-            f"{row.place}: an unpaired surrogate in column {column}, which no tokenizer takes",
-            code=Code.SOURCE_ROW,
+        raise Code.SOURCE_ROW.error(
+            f"{row.place}: an unpaired surrogate in column {column}, which no tokenizer takes"
         )
     return text
 
@@ -284,21 +281,18 @@ def read_rows(source: Source, key: str) -> Iterator[Row]:
 def read_file(path: Path, key: str) -> Iterator[Row]:
     """Return the rows of a file, by its suffix."""
     if path.is_dir():
-        raise DopsdError(
-            f"{key}: {path}: is a folder; name one file, and merge parts into one",
-            code=Code.SOURCE_FORMAT,
+        raise Code.SOURCE_FORMAT.error(
+            f"{key}: {path}: is a folder; name one file, and merge parts into one"
         )
     if not path.is_file():
         suffix = "" if path.suffix in READERS else f"; it must end in {', '.join(READERS)}"
-        raise DopsdError(
+        raise Code.SOURCE_MISSING.error(
             f"{key}: {path}: no such file; add the file, or name another file or a hub dataset"
-            f"{suffix}",
-            code=Code.SOURCE_MISSING,
+            f"{suffix}"
         )
     if path.suffix not in READERS:
-        raise DopsdError(
-            f"{key}: {path}: expected a file that ends in {', '.join(READERS)}",
-            code=Code.SOURCE_FORMAT,
+        raise Code.SOURCE_FORMAT.error(
+            f"{key}: {path}: expected a file that ends in {', '.join(READERS)}"
         )
     return _with_read_errors(path)
 
@@ -309,8 +303,8 @@ def _with_read_errors(path: Path) -> Iterator[Row]:
         for number, cells in READERS[path.suffix](path):
             yield Row(cells, str(path), number)
     except UnicodeDecodeError as error:
-        raise DopsdError(
-            f"{path}: not UTF-8 text ({error}); save the file as UTF-8", code=Code.SOURCE_FORMAT
+        raise Code.SOURCE_FORMAT.error(
+            f"{path}: not UTF-8 text ({error}); save the file as UTF-8"
         ) from error
 
 
@@ -337,12 +331,11 @@ def _hub_rows(source: Source, key: str) -> Iterator[Row]:
             if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0")
             else ""
         )
-        raise DopsdError(
+        raise Code.HUB.error(
             f"{key}: could not read {dataset} from the Hugging Face hub"
             f" ({_first_line(error)}{offline}); check the name and the network, or name a local"
             f" file ({', '.join(READERS)})",
             2 if offline else TEMPORARY,
-            code=Code.HUB,
         ) from error
     location = f"{source.path}[{source.split}]"
     tables = rows.with_format("arrow").iter(batch_size=1000)

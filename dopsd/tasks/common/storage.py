@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from dopsd.core.errors import Code, DopsdError, is_unicode
+from dopsd.core.errors import Code, is_unicode
 from dopsd.core.files import write_atomically
 from dopsd.core.progress import log
 from dopsd.core.statistics import few
@@ -60,24 +60,22 @@ def read_problems(path: Path, fault: Callable[[Problem], str | None]) -> list[Pr
         fault: the task's own check, which returns what is wrong with a problem, or None.
     """
     if not path.is_file():
-        raise DopsdError(
+        raise Code.NOT_PREPARED.error(
             f"{path}: no such file; run `dopsd prepare --task {path.parent.name}` (or `dvc repro`)"
-            " first",
-            code=Code.NOT_PREPARED,
+            " first"
         )
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise DopsdError(
+        raise Code.PREPARED_DAMAGED.error(
             f"{path}: not UTF-8 text ({error}); run `dvc checkout --force {path}` to restore the"
-            " file",
-            code=Code.PREPARED_DAMAGED,
+            " file"
         ) from error
     problems = [_read(path, number, line) for number, line in enumerate(lines, 1)]
     for number, problem in enumerate(problems, 1):
         expected = fault(problem)
         if expected:
-            raise DopsdError(f"{path}:{number}: expected {expected}", code=Code.PREPARED_DAMAGED)
+            raise Code.PREPARED_DAMAGED.error(f"{path}:{number}: expected {expected}")
     return problems
 
 
@@ -85,26 +83,21 @@ def _read(path: Path, number: int, line: str) -> Problem:
     try:
         problem = Problem(**json.loads(line))
     except (ValueError, TypeError, RecursionError) as error:
-        raise DopsdError(
+        raise Code.PREPARED_DAMAGED.error(
             f"{path}:{number}: expected a problem as one JSON object with id, prompt, answer:"
-            f" {error}",
-            code=Code.PREPARED_DAMAGED,
+            f" {error}"
         ) from error
     if not all(isinstance(v, str) and v for v in (problem.id, problem.prompt, problem.answer)):
-        raise DopsdError(
-            f"{path}:{number}: id, prompt and answer must be non-empty strings",
-            code=Code.PREPARED_DAMAGED,
+        raise Code.PREPARED_DAMAGED.error(
+            f"{path}:{number}: id, prompt and answer must be non-empty strings"
         )
     if not isinstance(problem.extra, dict):
-        raise DopsdError(f"{path}:{number}: extra must be an object", code=Code.PREPARED_DAMAGED)
+        raise Code.PREPARED_DAMAGED.error(f"{path}:{number}: extra must be an object")
     if not (problem.reference is None or isinstance(problem.reference, str)):
-        raise DopsdError(
-            f"{path}:{number}: reference must be a text or null", code=Code.PREPARED_DAMAGED
-        )
+        raise Code.PREPARED_DAMAGED.error(f"{path}:{number}: reference must be a text or null")
     texts = (problem.id, problem.prompt, problem.answer, problem.reference or "")
     if not all(map(is_unicode, texts)):
-        raise DopsdError(
-            f"{path}:{number}: an unpaired surrogate in a text, which no tokenizer takes",
-            code=Code.PREPARED_DAMAGED,
+        raise Code.PREPARED_DAMAGED.error(
+            f"{path}:{number}: an unpaired surrogate in a text, which no tokenizer takes"
         )
     return problem

@@ -10,7 +10,7 @@ import re
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.types import Problem, Score
 from dopsd.tasks.common.answers import closed, score_by_rule
 from dopsd.tasks.common.asking import no_longer_than
@@ -79,16 +79,14 @@ your thoughts
             next((v[name] for name in ("target", "output") if v.get(name) is not None), None)
         )
         if operands is None or target is None:
-            raise DopsdError(
+            raise Code.SOURCE_ROW.error(
                 f"{row.place}: expected whole numbers in column nums, numbers or input, and one"
-                f" in column target or output, found {str(v)[:80]}",
-                code=Code.SOURCE_ROW,
+                f" in column target or output, found {str(v)[:80]}"
             )
         both = [given_numbers(v[name]) for name in ("nums", "numbers") if v.get(name) is not None]
         if any(numbers != operands for numbers in both):
-            raise DopsdError(
-                f"{row.place}: columns nums and numbers differ; remove one: {str(v)[:80]}",
-                code=Code.SOURCE_ROW,
+            raise Code.SOURCE_ROW.error(
+                f"{row.place}: columns nums and numbers differ; remove one: {str(v)[:80]}"
             )
         return problem_from(operands, target)
 
@@ -156,10 +154,9 @@ your thoughts
             return working(habit(operands, target))
         if term := solve(operands, target, self.config.operators):
             return working(term)
-        raise DopsdError(
+        raise Code.NO_SOLUTIONS.error(
             f"countdown: problem {problem.id} has no solution in whole numbers; leave it out of"
-            " the data",
-            code=Code.NO_SOLUTIONS,
+            " the data"
         )
 
     def solver_answer(self, problem: Problem) -> str | None:
@@ -183,10 +180,9 @@ your thoughts
         """Return the problem of a text: numbers and, last, the target, such as `49 55 53 51`."""
         *operands, target = [int(n) for n in re.findall(r"[0-9]{1,9}", text)] or [0]
         if len(operands) < MIN_OPERANDS:
-            raise DopsdError(
+            raise Code.PROBLEM_TEXT.error(
                 f"problem {text!r}: expected two or more numbers and, last, the target, such as `49"
-                " 55 53 51`",
-                code=Code.PROBLEM_TEXT,
+                " 55 53 51`"
             )
         return problem_from(operands, target)
 
@@ -199,7 +195,7 @@ your thoughts
                 operands, target = None, None
         if operands is None or target is None:
             expected = f"[numbers, target] as ground_truth, found {str(ground_truth)[:80]}"
-            raise DopsdError(f"expected {expected}", code=Code.GENERATIONS_ROW)
+            raise Code.GENERATIONS_ROW.error(f"expected {expected}")
         return problem_from(operands, target)
 
     def ground_truth(self, problem: Problem) -> object:

@@ -6,7 +6,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.tasks.common.json_files import Figure, json_of
 from dopsd.tasks.common.sources import Row, columns_found, encodable
 from dopsd.tasks.custom.answers import extract
@@ -24,20 +24,18 @@ def cell(row: Row, column: str, key: str, decimal: str = ".") -> str:
     """
     if column not in row.values:
         found = columns_found(row, [column])
-        raise DopsdError(
-            f"{row.place}: no column {column}, which {key} names; the row has {found}",
-            code=Code.SOURCE_ROW,
+        raise Code.SOURCE_ROW.error(
+            f"{row.place}: no column {column}, which {key} names; the row has {found}"
         )
     value = row.values[column]
     text = as_text(value, decimal)
     if text is None or not text.strip():
         is_empty = value is None or isinstance(value, str | float)
         kind = f"is a value of type {type(value).__name__.lower()}"
-        raise DopsdError(
+        raise Code.SOURCE_ROW.error(
             f"{row.place}: column {column} ({key}) {'has no text or number' if is_empty else kind},"
             f" found {str(value)[:40]!r}; "
-            + ("fill the cell, or remove the row" if is_empty else "write the column as text"),
-            code=Code.SOURCE_ROW,
+            + ("fill the cell, or remove the row" if is_empty else "write the column as text")
         )
     return encodable(row, column, text)
 
@@ -80,10 +78,9 @@ class RowReader:
         text = cell(row, c.answer, f"{self.key}.answer", self.decimal)
         answer = extract(text, [c.gold_format]) if c.gold_format else text.strip()
         if answer is None:
-            raise DopsdError(
+            raise Code.SOURCE_ROW.error(
                 f"{row.place}: column {c.answer} has no answer by {self.key}.gold_format, found"
-                f" {text[-40:]!r}",
-                code=Code.SOURCE_ROW,
+                f" {text[-40:]!r}"
             )
         return answer
 
@@ -98,10 +95,9 @@ class RowReader:
         cells = {name: cell(row, name, f"{self.key}.verifier") for name in filled}
         for name, text in cells.items():
             if fault := self.config.verifier.cell_fault(name, text):
-                raise DopsdError(
+                raise Code.SOURCE_ROW.error(
                     f"{row.place}: column {name} ({self.key}.verifier) {fault}, found"
-                    f" {text[:60]!r}; mend the row",
-                    code=Code.SOURCE_ROW,
+                    f" {text[:60]!r}; mend the row"
                 )
         return {SCORED_BY: self.scored_by} | ({ROW: cells} if cells else {})
 

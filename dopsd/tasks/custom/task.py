@@ -47,10 +47,9 @@ class CustomTask(AskingTask):
         """Return the problem of a row."""
         answer = self.rows.answer(row)
         if fault := self.verifier.fault(answer):
-            raise DopsdError(
+            raise Code.SOURCE_ROW.error(
                 f"{row.place}: the answer must be {fault} for {self.key}.verifier, found"
-                f" {answer[:60]!r}; mend the row, or change the verifier",
-                code=Code.SOURCE_ROW,
+                f" {answer[:60]!r}; mend the row, or change the verifier"
             )
         prompt, solution = self.rows.prompt(row), self.rows.solution(row)
         return new_problem(self.name, prompt, answer, solution, **self.rows.extra(row))
@@ -74,10 +73,9 @@ class CustomTask(AskingTask):
         problems = {name: [p for _, p in self.read(name)] for name in self.config.sources}
         for name, rows in problems.items():
             if not rows:
-                raise DopsdError(
+                raise Code.TOO_FEW_PROBLEMS.error(
                     f"{self.key}.{name}.path: {self.config.sources[name].path}: no rows; expected"
-                    " at least one",
-                    code=Code.TOO_FEW_PROBLEMS,
+                    " at least one"
                 )
         splits = self._held_out(self._distinct(problems))
         return no_longer_than(self.config.limit, {name: splits[name] for name in SPLITS[::-1]})
@@ -104,10 +102,9 @@ class CustomTask(AskingTask):
         counts = {n: value for n in ("test", "validation") if isinstance(value := vars(c)[n], int)}
         if len(train) <= sum(counts.values()):
             asked = " and ".join(f"{n} {value}" for n, value in counts.items())
-            raise DopsdError(
+            raise Code.TOO_FEW_PROBLEMS.error(
                 f"{self.key}: {asked} cannot be held out of {len(train)} problems, since none would"
-                " be left for training; ask for fewer, or name a larger train source",
-                code=Code.TOO_FEW_PROBLEMS,
+                " be left for training; ask for fewer, or name a larger train source"
             )
         for name, count in counts.items():
             train, splits[name] = held_out(train, count, c.seed, self.name, name)
@@ -140,9 +137,8 @@ class CustomTask(AskingTask):
         if ground_truth is None:
             return new_problem(self.name, question, UNKNOWN)
         if expected := self.verifier.fault(answer) if answer else "an answer":
-            raise DopsdError(
-                f"expected {expected} as ground_truth, found {answer[:40]!r}",
-                code=Code.GENERATIONS_ROW,
+            raise Code.GENERATIONS_ROW.error(
+                f"expected {expected} as ground_truth, found {answer[:40]!r}"
             )
         return new_problem(self.name, question, answer)
 
@@ -167,7 +163,7 @@ class CustomTask(AskingTask):
         if asked and not same:
             gold = asked[0][1].answer
             fault = f"{what} has the answer {gold[:40]!r} in its row, not {str(answer)[:40]!r}"
-        raise DopsdError(fault, code=Code.GENERATIONS_ROW)
+        raise Code.GENERATIONS_ROW.error(fault)
 
     @cached_property
     def known(self) -> dict[str, list[tuple[set[str], Problem]]]:

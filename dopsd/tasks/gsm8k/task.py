@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from decimal import Decimal, DecimalException
 from typing import TYPE_CHECKING
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.types import Problem, Score
 from dopsd.tasks.common.answers import (
     BOX,
@@ -119,10 +119,9 @@ the steps
         _, mark, gold = solution.rpartition("####")
         value = only_number(gold) if mark else None
         if value is None or not math.isfinite(value) or not _is_number(_written(value)):
-            raise DopsdError(
+            raise Code.SOURCE_ROW.error(
                 f"{row.place}: expected an answer that ends in `#### number`, with at most"
-                f" {LONGEST} digits, found {solution[-40:]!r}",
-                code=Code.SOURCE_ROW,
+                f" {LONGEST} digits, found {solution[-40:]!r}"
             )
         return new_problem(self.name, question, _written(value), solution)
 
@@ -144,9 +143,8 @@ the steps
             str(ground_truth).replace(",", "")
         )
         if ground_truth is not None and (isinstance(ground_truth, bool) or not is_number):
-            raise DopsdError(
-                f"expected a number as ground_truth, found {str(ground_truth)[:40]!r}",
-                code=Code.GENERATIONS_ROW,
+            raise Code.GENERATIONS_ROW.error(
+                f"expected a number as ground_truth, found {str(ground_truth)[:40]!r}"
             )
         gold = str(ground_truth).replace(",", "")
         answer = UNKNOWN if ground_truth is None else _written(exact(gold))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.types import Problem, Score
 from dopsd.tasks.common.answers import (
     BOX,
@@ -66,10 +66,9 @@ the solution
         if gold is None and isinstance(solution, str):
             gold = last_boxed(solution) or _unbraced(solution)
         if not isinstance(gold, str) or not gold.strip():
-            raise DopsdError(
+            raise Code.SOURCE_ROW.error(
                 f"{row.place}: expected a text in column answer, or a solution with its answer in"
-                " \\boxed{}",
-                code=Code.SOURCE_ROW,
+                " \\boxed{}"
             )
         return new_problem(
             self.name, problem, gold, solution if isinstance(solution, str) else None
@@ -82,9 +81,8 @@ the solution
     def of_generation(self, question: str, ground_truth: object) -> Problem:
         """Return the problem of a row of generations; ground truth is the answer as text."""
         if not isinstance(ground_truth, str) or not ground_truth:
-            raise DopsdError(
-                f"expected a text as ground_truth, found {str(ground_truth)[:40]!r}",
-                code=Code.GENERATIONS_ROW,
+            raise Code.GENERATIONS_ROW.error(
+                f"expected a text as ground_truth, found {str(ground_truth)[:40]!r}"
             )
         return new_problem(self.name, question, ground_truth)
 

@@ -7,7 +7,7 @@ import itertools
 import random
 from functools import cache
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.types import Cell, Problem
 
 SIZE = 4
@@ -74,9 +74,8 @@ def make_puzzle(grid: str, blanks: int, rng: random.Random) -> str:
         puzzle = "".join("0" if cell in hidden else digit for cell, digit in enumerate(grid))
         if len(solutions(puzzle)) == 1:
             return puzzle
-    raise DopsdError(
-        f"data.sudoku.blanks: found no puzzle with {blanks} blanks and one solution; use fewer",
-        code=Code.TOO_FEW_PROBLEMS,
+    raise Code.TOO_FEW_PROBLEMS.error(
+        f"data.sudoku.blanks: found no puzzle with {blanks} blanks and one solution; use fewer"
     )
 
 
@@ -88,10 +87,9 @@ def make_split(grids: list[str], count: int, blanks: int, rng: random.Random) ->
         problems.setdefault(puzzle, Problem(f"sudoku-{puzzle}", puzzle, grid))
         if len(problems) == count:
             return list(problems.values())
-    raise DopsdError(
+    raise Code.TOO_FEW_PROBLEMS.error(
         f"data.sudoku: found only {len(problems)} distinct puzzles of {count} in {len(grids)}"
-        " grids; ask for fewer puzzles, or more grids",
-        code=Code.TOO_FEW_PROBLEMS,
+        " grids; ask for fewer puzzles, or more grids"
     )
 
 

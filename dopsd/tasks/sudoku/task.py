@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.progress import log
 from dopsd.core.types import Cell, Problem, Score
 from dopsd.tasks.common.answers import closed, score_by_rule
@@ -64,9 +64,8 @@ def read_published(path: Path, count: int) -> list[Problem]:
 
     rows = [_published_problem(row) for row in read_file(path, "data.sudoku.test_file")]
     if len(rows) < count:
-        raise DopsdError(
-            f"{path}: {len(rows)} puzzles, but data.sudoku.test is {count}; lower data.sudoku.test",
-            code=Code.TOO_FEW_PROBLEMS,
+        raise Code.TOO_FEW_PROBLEMS.error(
+            f"{path}: {len(rows)} puzzles, but data.sudoku.test is {count}; lower data.sudoku.test"
         )
     if repeated := len(rows) - len({p.prompt for p in rows}):
         log(f"sudoku: {repeated} of {len(rows)} rows of {path} repeat a puzzle, and count each")
@@ -77,7 +76,7 @@ def _published_problem(row: Row) -> Problem:
     puzzle, grid = text_of(row, "Puzzle"), text_of(row, "Solution")
     expected = _fault(puzzle, grid)
     if expected:
-        raise DopsdError(f"{row.place}: expected {expected}", code=Code.SOURCE_ROW)
+        raise Code.SOURCE_ROW.error(f"{row.place}: expected {expected}")
     return Problem(f"sudoku-{row.number}-{puzzle}", puzzle, grid)
 
 
@@ -162,7 +161,7 @@ class Sudoku(AskingTask):
         solved = solutions(text) if PUZZLE.fullmatch(text) else []
         if not solved or "0" not in text:
             expected = "16 digits 0-4 with some 0 for blanks, which can be solved"
-            raise DopsdError(f"puzzle {text!r}: expected {expected}", code=Code.PROBLEM_TEXT)
+            raise Code.PROBLEM_TEXT.error(f"puzzle {text!r}: expected {expected}")
         return Problem(f"sudoku-{text}", text, solved[0])
 
     def of_generation(self, question: str, ground_truth: object) -> Problem:
@@ -172,7 +171,7 @@ class Sudoku(AskingTask):
         is_plain = isinstance(ground_truth, str | int)
         expected = _fault(text, str(ground_truth) if is_plain else "another kind of value")
         if expected:
-            raise DopsdError(f"expected {expected}", code=Code.GENERATIONS_ROW)
+            raise Code.GENERATIONS_ROW.error(f"expected {expected}")
         return Problem(f"sudoku-{text}", text, str(ground_truth))
 
     def question(self, problem: Problem) -> str:

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.files import write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import BASES, ORIGIN
@@ -149,9 +149,8 @@ def allowance() -> str:
     """
     value = os.environ.get(ALLOWANCE, "").removeprefix("0")
     if value not in ("", "1", FORCE):
-        raise DopsdError(
+        raise Code.VARIABLE.error(
             f"{ALLOWANCE}={value}: expected 1 (retrain a base that does not match) or {FORCE}"
-            " (retrain any base)",
-            code=Code.VARIABLE,
+            " (retrain any base)"
         )
     return value

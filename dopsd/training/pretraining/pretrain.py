@@ -46,7 +46,7 @@ def pretrain(base: BaseSettings, task_name: str, data: TaskConfig) -> None:
     folder = recover(origin.base_folder(task_name, shape.block_size))
     allowed, mismatch = origin.allowance(), origin.mismatch(base, task_name)
     if mismatch and not allowed:
-        raise DopsdError(mismatch, code=Code.BASE_DIFFERS)
+        raise Code.BASE_DIFFERS.error(mismatch)
     if any(folder.glob("*.safetensors")) and not mismatch and allowed != origin.FORCE:
         log(f"pretrain: {folder} is up to date")
         return
@@ -151,11 +151,10 @@ class Pretrainer:
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.shape.grad_clip)
         if not torch.isfinite(norm):
-            raise DopsdError(
+            raise Code.NOT_FINITE.error(
                 f"pretrain: the gradient is not finite at update {update + 1}; lower"
                 " pretrain.learning_rate",
                 1,
-                code=Code.NOT_FINITE,
             )
         self.optimizer.step()
         return loss.item()
@@ -184,10 +183,9 @@ class Pretrainer:
         text = self.task.worked_solution(problem, is_careful)
         ids = self.policy.tokenizer(text, add_special_tokens=False)["input_ids"]
         if len(ids) >= self.length:
-            raise DopsdError(
+            raise Code.MISFIT.error(
                 f"sampling.gen_length: {self.length} tokens cannot hold a solution of {len(ids)}"
-                " tokens and an end of text",
-                code=Code.MISFIT,
+                " tokens and an end of text"
             )
         prompt = self.policy.text.encode(self.task.messages(problem, self.style))
         return prompt, torch.tensor(ids + [self.policy.eos_id] * (self.length - len(ids)))

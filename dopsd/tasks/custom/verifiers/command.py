@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.extras import require
 from dopsd.core.progress import log
 from dopsd.tasks.custom.verifiers import math_server
@@ -44,10 +44,9 @@ class Command:
             return 0.0
         is_number = isinstance(score, int | float) and not isinstance(score, bool)
         if not is_number or not 0 <= score <= 1:
-            raise DopsdError(
+            raise Code.VERIFIER_PROGRAM.error(
                 f"{self.key}: {problem.id}: expected a score from 0 to 1, found"
-                f" {str(score)[:40]!r}; fix the program",
-                code=Code.VERIFIER_PROGRAM,
+                f" {str(score)[:40]!r}; fix the program"
             )
         return float(score)
 

@@ -8,7 +8,7 @@ from decimal import Decimal, DecimalException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.extras import require
 from dopsd.core.types import Problem
 from dopsd.tasks.common.json_files import unambiguous
@@ -97,13 +97,13 @@ def _validator(key: str, path: str | None) -> Any:  # noqa: ANN401  # types of j
         kind = validators.validator_for(schema, default=validators.Draft202012Validator)
         kind.check_schema(schema)
     except OSError as error:
-        raise DopsdError(
-            f"{key}: {path}: {error.strerror}; expected a JSON schema", code=Code.NAMED_FILE_MISSING
+        raise Code.NAMED_FILE_MISSING.error(
+            f"{key}: {path}: {error.strerror}; expected a JSON schema"
         ) from error
     except (ValueError, RecursionError, SchemaError, TypeError) as error:
         reason = str(error).splitlines()[0]
-        raise DopsdError(
-            f"{key}: {path}: not a JSON schema ({reason}); fix the file", code=Code.SOURCE_FORMAT
+        raise Code.SOURCE_FORMAT.error(
+            f"{key}: {path}: not a JSON schema ({reason}); fix the file"
         ) from error
     _check_parts(f"{key}: {path}", schema, kind.META_SCHEMA["$schema"])
     checked = validators.extend(kind, {"pattern": patterns_in_time})
@@ -128,17 +128,15 @@ def _check_parts(place: str, schema: Any, dialect: str) -> None:  # noqa: ANN401
             continue
         seen.add(id(keywords))
         if "patternProperties" in keywords:
-            raise DopsdError(
-                f"{place}: patternProperties has no time limit; use propertyNames with a pattern",
-                code=Code.SOURCE_FORMAT,
+            raise Code.SOURCE_FORMAT.error(
+                f"{place}: patternProperties has no time limit; use propertyNames with a pattern"
             )
         try:
             for name in {"$ref", "$dynamicRef", "$recursiveRef"} & keywords.keys():
                 target = resolver.lookup(str(keywords[name]))
                 parts.append((target.resolver, version.create_resource(target.contents)))
         except Unresolvable as error:
-            raise DopsdError(
-                f"{place}: {error.ref}: no such part; a schema may refer only to its own parts",
-                code=Code.SOURCE_FORMAT,
+            raise Code.SOURCE_FORMAT.error(
+                f"{place}: {error.ref}: no such part; a schema may refer only to its own parts"
             ) from error
         parts += [(resolver.in_subresource(child), child) for child in part.subresources()]

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.tasks.custom.verifiers import limits
 
 LONGEST_LINE = 2**20  # bytes of an answer
@@ -102,10 +102,9 @@ class Program:
         except Failed as error:
             self.close()
             flush = "" if isinstance(error, Ended) else FLUSH
-            raise DopsdError(
+            raise Code.VERIFIER_PROGRAM.error(
                 f"{self.key}: {subject}: {error}, {self.failures} times in a row and for the right"
-                f" answer {known['response'][:40]!r}; fix the program, or raise its limits{flush}",
-                code=Code.VERIFIER_PROGRAM,
+                f" answer {known['response'][:40]!r}; fix the program, or raise its limits{flush}"
             ) from error
         self.failures = 0
 
@@ -185,11 +184,10 @@ class Program:
         if isinstance(answer, dict) and answer.get("id") == self.asked:
             return answer
         self.close()
-        raise DopsdError(
+        raise Code.VERIFIER_PROGRAM.error(
             f"{self.key}: {subject}: expected one JSON object in one line with id {self.asked}, the"
             f" id of the request, found {line[:80].decode(errors='replace')!r}; answer each line by"
-            " one line, write nothing else to standard output, and flush it",
-            code=Code.VERIFIER_PROGRAM,
+            " one line, write nothing else to standard output, and flush it"
         )
 
 

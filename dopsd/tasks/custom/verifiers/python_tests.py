@@ -23,7 +23,7 @@ from inspect import getsource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.tasks.custom.verifiers import program_text
 from dopsd.tasks.custom.verifiers.command import ROW
 from dopsd.tasks.custom.verifiers.row_tests import code_of
@@ -75,10 +75,9 @@ class PythonTests:
         """Keep the settings, and try the sandbox."""
         self.key, self.config = key, config
         if fault := missing_sandbox():
-            raise DopsdError(
+            raise Code.PACKAGE_MISSING.error(
                 f"{key}: python_tests runs programs in bubblewrap alone, and {fault}; or score by"
-                " another verifier",
-                code=Code.PACKAGE_MISSING,
+                " another verifier"
             )
 
     def fault(self, answer: str) -> str | None:
@@ -89,10 +88,9 @@ class PythonTests:
         """Return 1 if the answer's program passes the row's tests, else 0."""
         cells = problem.extra.get(ROW, {})
         if self.config.tests not in cells:
-            raise DopsdError(
+            raise Code.SOURCE_ROW.error(
                 f"{self.key}: {problem.id}: no tests (column {self.config.tests} of its row); score"
-                " answers to rows of the task",
-                code=Code.SOURCE_ROW,
+                " answers to rows of the task"
             )
         passed = f"passed {secrets.token_hex(16)}".encode()
         before, tests = cells.get(self.config.before, ""), code_of(cells[self.config.tests])
@@ -100,11 +98,10 @@ class PythonTests:
         limits = self.config.seconds, self.config.memory_mb
         output, status, fault = run_program(code, *limits, passed)
         if fault:
-            raise DopsdError(
+            raise Code.VERIFIER_PROGRAM.error(
                 f"{self.key}: {problem.id}: the sandbox did not start ({fault}); run the same"
                 " command again",
                 1,
-                code=Code.VERIFIER_PROGRAM,
             )
         return float(status == 0 and passed in output)
 
