@@ -78,10 +78,10 @@ def train(run: RunSettings, other_code: str = "stop") -> TrainedRun:
     """
     if threading.current_thread() is not threading.main_thread():
         raise Code.PROCESSES.error("train: call it from the main thread, which receives signals")
-    device = own_device()
+    answer, device = answer_of(other_code), own_device()
     devices = [device] if device.type == "cuda" else []
     with _handlers_put_back(), torch.random.fork_rng(devices):
-        train_to_the_end(identify(run), None, answer_of(other_code))
+        train_to_the_end(identify(run), None, answer)
     folder = run.key.folder
     checkpoints = tuple(sorted((folder / "train").glob("step-*")))
     return TrainedRun(folder, checkpoints, read_table(folder / "train.csv"))

@@ -14,7 +14,7 @@ ROWS = 4  # of a program of the norms' backward pass
 
 
 @operators.rms_norm.register_kernel("cuda")
-def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """See operators.rms_norm."""
     from liger_kernel.ops.rms_norm import rms_norm_forward
 
@@ -24,7 +24,7 @@ def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 
 
 @operators.add_rms_norm.register_kernel("cuda")
-def _add_rms_norm(
+def add_rms_norm(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See operators.add_rms_norm."""
@@ -38,7 +38,7 @@ def _add_rms_norm(
 
 
 @operators.rms_norm_backward.register_kernel("cuda")
-def _rms_norm_backward(
+def rms_norm_backward(
     grad: Tensor, x: Tensor, weight: Tensor, scale: Tensor, with_weight: bool
 ) -> tuple[Tensor, Tensor]:
     """See operators.rms_norm_backward."""
@@ -63,13 +63,13 @@ def _rms_norm_backward(
 
 
 @operators.add_rms_norm_backward.register_kernel("cuda")
-def _add_rms_norm_backward(
+def add_rms_norm_backward(
     grad: Tensor, of_total: Tensor, total: Tensor, weight: Tensor, scale: Tensor, with_weight: bool
 ) -> tuple[Tensor, Tensor]:
     """See operators.add_rms_norm_backward."""
     if not with_weight:
         return _of_input(grad, of_total, total, weight, scale), weight.new_empty(0)
-    of_norm, of_weight = _rms_norm_backward(grad, total, weight, scale, with_weight)
+    of_norm, of_weight = rms_norm_backward(grad, total, weight, scale, with_weight)
     return of_norm.add_(of_total), of_weight
 
 
@@ -119,7 +119,7 @@ def _of_input(
 
 
 @operators.rotary.register_kernel("cuda")
-def _rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
+def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
     """See operators.rotary."""
     from dopsd.models.kernels.triton_rotary import rotate
 
@@ -129,7 +129,7 @@ def _rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, inverse: bool) -> tu
 
 
 @operators.swiglu.register_kernel("cuda")
-def _swiglu(gate: Tensor, up: Tensor) -> Tensor:
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """See operators.swiglu."""
     from liger_kernel.ops.swiglu import swiglu_forward
 
@@ -138,7 +138,7 @@ def _swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 @operators.swiglu_backward_.register_kernel("cuda")
-def _swiglu_backward_(grad: Tensor, gate: Tensor, up: Tensor) -> None:
+def swiglu_backward_(grad: Tensor, gate: Tensor, up: Tensor) -> None:
     """See operators.swiglu_backward_."""
     from liger_kernel.ops.swiglu import swiglu_backward
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy
 import pytest
@@ -19,7 +20,7 @@ from dopsd.config.params import CompareConfig, Params
 from dopsd.core.errors import DopsdError
 from dopsd.core.files import write_json
 from dopsd.core.tables import write_table
-from dopsd.pipeline.results import compare
+from dopsd.pipeline.results import compare, run_report
 
 
 @pytest.fixture
@@ -27,8 +28,10 @@ def folder(request, tmp_path, monkeypatch) -> Params:
     monkeypatch.chdir(tmp_path)
     if "figure" not in request.function.__name__:  # half of the time of a comparison
         monkeypatch.setattr(compare, "save_figure", lambda figure, path: path.write_bytes(b""))
-    is_current = lambda run, made: made["fingerprint"] == f"train-{run.key.method}{run.key.seed}"  # noqa: E731
-    monkeypatch.setattr(compare.run_identity, "is_current", is_current)
+    name = lambda run: f"train-{run.key.method}{run.key.seed}"  # noqa: E731
+    by_name = lambda run: Mock(is_current=lambda made: made["fingerprint"] == name(run))  # noqa: E731
+    for module in (compare, run_report):
+        monkeypatch.setattr(module, "identify", by_name)
     return Params.model_validate(
         small_params(matrix__methods=["d_opsd", "rft"], matrix__seeds=[0, 1, 2])
     )
