@@ -104,6 +104,13 @@ def fake_policy() -> FakePolicy:
     return FakePolicy()
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, as the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], object]) -> Path:
     """The folder that `build` fills, once for all workers of xdist."""
     base = factory.getbasetemp()

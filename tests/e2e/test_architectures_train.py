@@ -75,8 +75,5 @@ def run_all(by: str, name: str, methods: list[str], folder: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", BASES)
 @pytest.mark.parametrize("by", ["dvc", "deployment"])
-def test_every_algorithm_runs_on_every_architecture(
-    by: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
+def test_every_algorithm_runs_on_every_architecture(by: str, name: str, tmp_path: Path, here: Path):
     run_all(by, name, ALGORITHMS.names, tmp_path)

@@ -368,8 +368,7 @@ def test_settings_that_differ_are_found_with_their_values():
     ]
 
 
-def test_the_nearest_profile_is_named_with_its_options(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def test_the_nearest_profile_is_named_with_its_options(here):
     assert main(["params", "--profile", "llada-8b-sudoku", "--preset", "paper"]) == 0
     assert main(["params", "--set", "train.updates=7"]) == 0
     name, changes = repeat.nearest_profile(load_params(), KEY)

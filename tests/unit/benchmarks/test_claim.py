@@ -21,8 +21,7 @@ BASELINE = {100: 0.5, 200: 0.6, 300: 0.55, 400: 0.6}  # the best mean is at 200 
 
 
 @pytest.fixture
-def claim(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def claim(here, monkeypatch):
     spec = importlib.util.spec_from_file_location("claim", ROOT / "benchmarks" / "claim.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

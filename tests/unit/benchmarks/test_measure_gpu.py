@@ -14,7 +14,7 @@ import forks
 import pytest
 from conftest import ROOT
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.usefixtures("here")]
 
 GPU = ROOT / "benchmarks/gpu"
 
@@ -56,11 +56,6 @@ def with_parts_that_fail(out: Path, *more: str) -> None:
 
 def measure(out: Path, *more: str) -> int | None:
     return forks.statuses([forks.start(with_parts_that_fail, out, *more)])[0]
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def test_the_same_command_goes_on_after_a_part_that_hangs_or_breaks_cuda(tmp_path: Path):

@@ -27,14 +27,8 @@ def blocks(page: str) -> list[str]:
     ],
 )
 def test_the_estimate_of_a_guide_is_the_one_that_is_printed(
-    page: str,
-    profile: str,
-    hardware: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
+    page: str, profile: str, hardware: str, here: Path, capsys: pytest.CaptureFixture
 ):
-    monkeypatch.chdir(tmp_path)
     assert main(["estimate", "--profile", profile, "--hardware", hardware]) == 0
     assert capsys.readouterr().out.rstrip() == blocks(page)[0]
 

@@ -40,7 +40,6 @@ def test_values_that_look_like_options_are_values(capsys):
     assert "none.yaml: no such file" in capsys.readouterr().err
 
 
-def test_words_for_dvc_are_left_to_dvc(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_words_for_dvc_are_left_to_dvc(here, capsys):
     assert main(["repro", "--no-such-option", "--help"]) == 2
     assert "dvc.yaml: no such file" in capsys.readouterr().err

@@ -61,12 +61,6 @@ def test_the_embedded_profile_states_every_setting():
         )
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

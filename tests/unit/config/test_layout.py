@@ -22,8 +22,7 @@ FILE = Path("params.yaml")
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_with_the_shipped_params(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def _in_a_folder_with_the_shipped_params(here):
     FILE.write_text(SHIPPED)
 
 

@@ -44,10 +44,7 @@ def test_every_profile_is_sound_and_read_alike_by_every_yaml_reader(base: str):
             assert yaml.safe_load(render(raw)) == raw, (name, preset)
 
 
-def test_the_shipped_params_are_what_dopsd_params_makes_of_the_embedded_profile(
-    tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
+def test_the_shipped_params_are_what_dopsd_params_makes_of_the_embedded_profile(here):
     assert main(["params", "--profile", "embedded"]) == 0
     made = Path("params.yaml").read_text()
     advice = "the profile is the source: rm params.yaml; dopsd params --profile embedded"
@@ -107,15 +104,13 @@ def test_the_small_preset_adapts_with_the_problems_that_it_leaves():
 
 
 @pytest.fixture
-def embedded(tmp_path, monkeypatch) -> str:
+def embedded(here) -> str:
     """A folder with the shipped params.yaml, and its text."""
-    monkeypatch.chdir(tmp_path)
     shutil.copyfile(ROOT / "params.yaml", "params.yaml")
     return Path("params.yaml").read_text()
 
 
-def test_a_profile_is_written_and_what_changed_is_reported(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_profile_is_written_and_what_changed_is_reported(here, capsys):
     assert main(["params", "--profile", "embedded"]) == 0
     first = Path("params.yaml").read_text()
     assert re.match(r"params.yaml: written, \d+ settings", capsys.readouterr().out)
@@ -227,8 +222,7 @@ def test_a_section_without_a_value_takes_one(embedded):
     assert checked(raw, "p").method.sft.traces.path == path
 
 
-def test_a_change_of_one_of_two_keys_that_share_a_value_leaves_the_other(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_change_of_one_of_two_keys_that_share_a_value_leaves_the_other(here):
     raw = small_params()
     protocol = yaml.safe_dump(raw["evaluate"]["protocols"]["greedy"], default_flow_style=True)
     raw["evaluate"]["protocols"] = {"greedy": "GREEDY", "other": "OTHER"}
@@ -255,8 +249,7 @@ def test_a_change_of_one_of_two_keys_that_share_a_value_leaves_the_other(tmp_pat
         (["--profile", "embedded", "--hardware", "4x80gb"], "apply to profiles of language models"),
     ],
 )
-def test_a_wrong_profile_or_change_writes_nothing(tmp_path, monkeypatch, capsys, words, said):
-    monkeypatch.chdir(tmp_path)
+def test_a_wrong_profile_or_change_writes_nothing(here, capsys, words, said):
     assert main(["params", *words]) == 2
     err = capsys.readouterr().err
     assert said in err and len(err.strip().splitlines()) == 1

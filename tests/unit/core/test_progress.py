@@ -13,9 +13,7 @@ from dopsd.core.files import write_json
 from dopsd.core.progress import Progress
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def test_plain_lines_have_rate_and_time_left(monkeypatch, capsys):
@@ -58,8 +56,7 @@ def test_a_reader_never_sees_half_a_file(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "a.json").read_text()) == {"x": 1}
 
 
-def test_few_units_a_second_are_shown_as_seconds_each(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_few_units_a_second_are_shown_as_seconds_each(here, capsys):
     with Progress("train", 2, "update") as progress:
         progress.started -= 100
         progress.logged -= 100

@@ -21,8 +21,7 @@ def test_ten_times_the_median_but_not_before_a_minute_nor_twice_the_longest_step
 
 
 @pytest.fixture
-def progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Progress:
-    monkeypatch.chdir(tmp_path)
+def progress(here: Path) -> Progress:
     return Progress("train", 20, "update")
 
 

@@ -105,10 +105,7 @@ def logged(server) -> Any:
 
 
 @pytest.mark.full
-def test_a_mistake_in_the_settings_ends_a_run_with_its_message_and_no_traceback(
-    tmp_path, monkeypatch, logged
-):
-    monkeypatch.chdir(tmp_path)
+def test_a_mistake_in_the_settings_ends_a_run_with_its_message_and_no_traceback(here, logged):
     write_params()
     before = Path("params.yaml").read_bytes()
 

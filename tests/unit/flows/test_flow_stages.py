@@ -232,9 +232,8 @@ class Awaited(threading.Event):
 
 
 def test_checkpoints_of_a_device_share_a_process_and_a_retry_asks_for_what_is_missing(
-    monkeypatch, tmp_path
+    monkeypatch, here
 ):
-    monkeypatch.chdir(tmp_path)
     code = (
         "import pathlib, sys, time\nprint('evaluate: done with checkpoint 25: 61.2%', flush=True)"
     )

@@ -123,8 +123,7 @@ def test_lines_come_in_order_and_watchers_are_called():
 
 
 @pytest.mark.full
-def test_a_run_begins_when_commands_of_the_one_before_have_saved(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_run_begins_when_commands_of_the_one_before_have_saved(tmp_path, here):
     code = (
         "import os, signal, time; signal.signal(2, lambda *_: (time.sleep(1), open('saved',"
         " 'w').close(), os._exit(0))); "
@@ -141,8 +140,7 @@ def test_a_run_begins_when_commands_of_the_one_before_have_saved(tmp_path, monke
 
 
 @pytest.mark.full
-def test_a_stop_ends_commands_of_all_tasks_at_once(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_stop_ends_commands_of_all_tasks_at_once(tmp_path, here, monkeypatch):
     monkeypatch.setattr(running, "PATIENCE", 1.0)
     code = "import pathlib, signal, sys, time; signal.signal(2, signal.SIG_IGN); "
     code += "pathlib.Path(sys.argv[1]).touch()"
@@ -208,8 +206,7 @@ def test_a_server_that_is_away_is_noticed_at_once():
             assert server.is_reachable() and time.monotonic() - started < 60
 
 
-def test_progress_is_that_of_this_run_and_shown_when_it_changes(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_progress_is_that_of_this_run_and_shown_when_it_changes(here, monkeypatch):
     made = []
     monkeypatch.setattr(
         artifacts,
@@ -237,8 +234,7 @@ def test_progress_is_that_of_this_run_and_shown_when_it_changes(tmp_path, monkey
     ]
 
 
-def test_the_mark_of_a_stalled_command_ends_with_the_command(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_mark_of_a_stalled_command_ends_with_the_command(here, monkeypatch):
     flagged = []
     monkeypatch.setattr(artifacts, "flag_stall", lambda is_stalled, _: flagged.append(is_stalled))
     monkeypatch.setattr(artifacts, "create_progress_artifact", lambda *_, **__: "id")

@@ -28,12 +28,6 @@ HUGE = "9" * 5000
 LONG = "data/external/" + "x" * 5000
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.mark.parametrize("parser", PARSERS)
 def test_garbage_is_taken_or_refused_with_a_line_and_nothing_is_written_elsewhere(
     parser: str, monkeypatch: pytest.MonkeyPatch

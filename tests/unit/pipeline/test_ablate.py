@@ -85,8 +85,7 @@ def test_a_wrong_section_is_one_line_that_begins_with_its_key(changes, said):
     assert str(refused.value).startswith("params.yaml: ablate")
 
 
-def test_a_table_pairs_variants_with_the_default_by_problem_and_seed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_table_pairs_variants_with_the_default_by_problem_and_seed(here):
     finished("d_opsd-default", 0, {"a": 0.5, "b": 0.5})
     finished("d_opsd-default", 1, {"a": 0.5, "b": 0.0})
     finished("d_opsd-live", 0, {"a": 1.0, "b": 0.5})
@@ -101,8 +100,7 @@ def test_a_table_pairs_variants_with_the_default_by_problem_and_seed(tmp_path, m
     assert found["live"]["over_first"][0] == 0.375
 
 
-def test_a_variant_that_started_from_a_checkpoint_is_named(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_variant_that_started_from_a_checkpoint_is_named(here):
     for name in ("default", "live"):
         for seed in (0, 1):
             finished(f"d_opsd-{name}", seed, {"a": 0.5, "b": 0.5})

@@ -27,8 +27,7 @@ OF_BLOCKS = ("model.block_size=32", "method.d_opsd.reveal_scope=all_masked")
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(here: Path) -> Path:
     return Path("models")
 
 

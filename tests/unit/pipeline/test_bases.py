@@ -134,8 +134,7 @@ def test_flash_attention_has_no_mask_of_blocks(tmp_path: Path, monkeypatch: pyte
     assert attention_of(automatic, gpu) == "flash_attention_2"
 
 
-def test_profiles_of_block_causal_bases_fit_them(tmp_path: Path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_profiles_of_block_causal_bases_fit_them(here: Path):
     for profile, name, size in (("sdar-1.7b", "sdar", 4), ("llada2-mini", "llada2_moe", 32)):
         folder = Path(profiles.families()[profile].path)
         save_hub(folder, name, block_size="absent")  # as published files
@@ -147,8 +146,7 @@ def test_profiles_of_block_causal_bases_fit_them(tmp_path: Path, monkeypatch):
         assert block_faults(off)[0].startswith("sampling: ")  # the test sees the base
 
 
-def test_check_names_what_does_not_fit_a_block_causal_base(tmp_path: Path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_check_names_what_does_not_fit_a_block_causal_base(here: Path, capsys):
     save_hub(Path("models/toy"), "sdar")
     changes = {"pretrain__tasks": [], "matrix__methods": ["d_opsd", "spg"]}
     write_params(model__path="models/toy", **changes)

@@ -23,8 +23,7 @@ from dopsd.pipeline.results import compare
 
 
 @pytest.fixture
-def folder(request, tmp_path, monkeypatch) -> Params:
-    monkeypatch.chdir(tmp_path)
+def folder(request, here, monkeypatch) -> Params:
     if "figure" not in request.function.__name__:  # half of the time of a comparison
         monkeypatch.setattr(compare, "save_figure", lambda figure, path: path.write_bytes(b""))
     is_current = lambda run, made: made["fingerprint"] == f"train-{run.key.method}{run.key.seed}"  # noqa: E731

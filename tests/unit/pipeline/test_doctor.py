@@ -36,8 +36,7 @@ def test_the_embedded_default_is_ready_here(project, capsys):
     assert "torch" in screen and "NO" not in screen and "name local files" in " ".join(screen)
 
 
-def test_what_is_missing_is_named_and_the_status_is_one(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_what_is_missing_is_named_and_the_status_is_one(here, monkeypatch, capsys):
     write_params(
         data__sudoku__test_file="data/external/nothere.csv", tracking__uri="http://127.0.0.1:9"
     )

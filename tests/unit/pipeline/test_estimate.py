@@ -384,8 +384,7 @@ def test_answers_that_end_early_cost_what_they_take():
     assert ended.rollouts == every.rollouts  # sampling.stop_after_eos is off
 
 
-def test_the_length_of_answers_is_that_of_the_base_that_was_evaluated(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_length_of_answers_is_that_of_the_base_that_was_evaluated(here):
     assert facts_of(params(), "gsm8k").used is None
     Path("runs/gsm8k").mkdir(parents=True)
     Path("runs/gsm8k/base.json").write_text(json.dumps({"256": {"steps": 96.0}}))

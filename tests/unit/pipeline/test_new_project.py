@@ -14,10 +14,7 @@ from conftest import ROOT
 from dopsd.cli.main import main
 from dopsd.pipeline import new_project
 
-
-@pytest.fixture(autouse=True)
-def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def git(*words: str) -> str:

@@ -59,8 +59,7 @@ def test_the_toy_of_a_base_that_is_not_here_is_of_its_kind(family: str, tmp_path
     assert policy.block_size == sizes.get(family)
 
 
-def test_a_base_of_unknown_size_is_rehearsed_without_an_estimate(monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_base_of_unknown_size_is_rehearsed_without_an_estimate(monkeypatch, here, capsys):
     ran: list[str] = []
     monkeypatch.setattr(rehearse, "_run", lambda stage, *_: ran.append(stage))
     words = ["rehearse", "--profile", "llada-8b-gsm8k", "--set", "model.path=models/mine"]
@@ -93,14 +92,12 @@ def test_the_making_of_a_base_is_estimated_and_rehearsed(project, capfd):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("family", ["sdar-1.7b", "a2d-0.6b", "llada2-mini"])
-def test_a_base_of_another_kind_is_rehearsed(family: str, tmp_path: Path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_base_of_another_kind_is_rehearsed(family: str, here: Path):
     assert main(words_of(family)) == 0
 
 
 @pytest.mark.nightly
-def test_every_stage_of_a_profile_runs_and_its_cost_is_notified(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
+def test_every_stage_of_a_profile_runs_and_its_cost_is_notified(here, capfd):
     assert main([*words_of("llada-8b"), "--hardware", "4x80gb"]) == 0
     out, err = capfd.readouterr()
     assert "2 processes" in err and "every stage ran" in err and "Traceback" not in err
@@ -115,8 +112,7 @@ def test_every_stage_of_a_profile_runs_and_its_cost_is_notified(tmp_path, monkey
     assert list((FOLDER / "work/eval").glob("*/answers.1.jsonl"))  # of the second process
 
 
-def test_the_cost_of_the_real_run_is_printed_before_any_stage(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_the_cost_of_the_real_run_is_printed_before_any_stage(here, monkeypatch, capsys):
     printed = []
 
     def stage(*_: object) -> None:
@@ -129,8 +125,7 @@ def test_the_cost_of_the_real_run_is_printed_before_any_stage(tmp_path, monkeypa
 
 
 @pytest.mark.full
-def test_a_mistake_ends_the_rehearsal_where_the_real_run_would_end(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
+def test_a_mistake_ends_the_rehearsal_where_the_real_run_would_end(here, capfd):
     words = words_of("llada-8b")
     Path("data/external/test.jsonl").write_text('{"question": "What?", "answer": "none"}\n')
     assert main(words) == 2

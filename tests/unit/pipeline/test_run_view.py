@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from rich.console import Console
 
 from dopsd.config.loading import load_params
 from dopsd.core.paths import RunKey
+from dopsd.pipeline.run import local as local_run
 from dopsd.pipeline.run import view as run_view
+from dopsd.pipeline.run.local import Command, LocalRun
 from dopsd.pipeline.run.view import (
     Display,
     RunView,
@@ -126,13 +129,7 @@ def test_names_of_dvc_become_those_of_the_view():
     assert dvc_stage("mine", keys) == "mine"
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_progress_and_accuracy_of_an_earlier_run_are_not_shown(folder, monkeypatch):
+def test_progress_and_accuracy_of_an_earlier_run_are_not_shown(here, monkeypatch):
     Path("work/eval").mkdir(parents=True)
     state = Path("work/train.json")
     state.write_text(json.dumps({"done": 3, "total": 12, "rate": 0.5, "steps": 2}))
@@ -156,7 +153,7 @@ def test_progress_and_accuracy_of_an_earlier_run_are_not_shown(folder, monkeypat
     assert newest_accuracy("validation", 60) == "61.2% [58.1, 64.3] on 256 validation problems"
 
 
-def test_the_newest_log_is_one_of_this_run(folder):
+def test_the_newest_log_is_one_of_this_run(here):
     old, new = new_log("repro"), new_log("publish")
     for path, changed in ((old, 10), (new, 20)):
         path.touch()
@@ -171,3 +168,51 @@ def test_the_output_of_a_stage_gives_reason_exit_code_and_what_was_saved():
     assert reason(lines) == stopped.removeprefix("dopsd: ") and exit_code(lines) == 130
     assert saved(["all is well"]) == "" and reason([]) == "no output" and exit_code([]) == 0
     assert [clock(s) for s in (0, 65.9, 3600)] == ["0:00", "1:05", "1:00:00"]
+
+
+def test_a_look_reads_what_the_command_has_written_since_the_last_one(here):
+    command = Command("repro")
+    line = "Stage 'prüfen':\n".encode()
+    command.path.write_bytes(b"one\ntwo\n" + line[:9])  # in the middle of a letter
+    assert command.new_lines() == ["one", "two"]
+    with command.path.open("r+b") as log:
+        log.write(b"\n" * 8)  # a reader of the whole file would return its lines again
+        log.seek(0, os.SEEK_END)
+        log.write(line[9:] + b"three")
+    assert command.new_lines() == ["Stage 'prüfen':"] and command.new_lines() == []
+    assert command.lines == [""] * 8 + ["Stage 'prüfen':"]
+
+
+def test_a_stage_that_ran_stays_done_when_a_later_part_finds_it_unchanged(here):
+    write_params()
+    run, command = LocalRun(load_params()), Command("repro")
+    said = "Running stage 'prepare@sudoku':\n"
+    for name in ("pretrain", "prepare"):
+        said += f"Stage '{name}@sudoku' didn't change, skipping\n"
+    command.path.write_text(said)
+    run._read(command)
+    states = {name: stage.state for name, stage in run.stages.items()}
+    assert states["prepare sudoku"] == "done" and states["pretrain sudoku"] == "up to date"
+
+
+def test_the_command_ends_with_a_view_that_fails(here, monkeypatch):
+    class Endless(Command):
+        def __init__(self, name: str) -> None:
+            super().__init__(name)
+            self.words = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+    def broken(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(local_run, "Command", Endless)
+    monkeypatch.setattr(Display, "show", broken)
+    write_params()
+    run = LocalRun(load_params())
+    with pytest.raises(BrokenPipeError):
+        run.run()
+    assert run.process is not None
+    try:
+        assert run.process.poll() is not None
+    finally:
+        run.process.kill()
+        run.process.wait()

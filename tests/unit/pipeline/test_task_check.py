@@ -78,10 +78,7 @@ def begin(project: Path, rows: str = "", **section: object) -> None:
         ),
     ],
 )
-def test_a_fault_in_a_task_is_named_by_its_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, changes, said
-):
-    monkeypatch.chdir(tmp_path)
+def test_a_fault_in_a_task_is_named_by_its_key(here: Path, capsys, changes, said):
     write_params(**changes)
     assert main(["check"]) == 2
     err = capsys.readouterr().err

@@ -41,8 +41,7 @@ sys.exit(main(["train", *sys.argv[1:]]))
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def stage(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DVC_STAGE, "train@sudoku")
     write_params()
     Path("dvc.yaml").write_text(PIPELINE)

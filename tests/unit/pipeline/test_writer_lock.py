@@ -45,8 +45,7 @@ pathlib.Path(sys.argv[1]).write_text("made")
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     LOCK.parent.mkdir()
     RWLOCK.parent.mkdir(parents=True)
@@ -406,10 +405,7 @@ def test_the_list_of_a_dvc_that_runs_stays(folder):
         assert RWLOCK.exists()
 
 
-def test_a_signal_before_dvc_starts_is_not_forgotten_where_a_library_catches_the_error(
-    tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
+def test_a_signal_before_dvc_starts_is_not_forgotten_where_a_library_catches_the_error(here):
     writing = Writing(["repro"])
     with contextlib.suppress(Exception):  # as an import in a library does
         writing._note(signal.SIGTERM, None)

@@ -60,9 +60,8 @@ def test_no_metric_is_of_two_protocols():
     assert list(spg["sudoku"].metrics)[1] == "other_protocol/2510.09541-three_shot/accuracy/256"
 
 
-def test_importing_twice_changes_nothing(tmp_path, monkeypatch, capsys, empty_database):
+def test_importing_twice_changes_nothing(here, monkeypatch, capsys, empty_database):
     """Those of Countdown and of SPG: each row is several writes to the disk."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     shutil.copyfile(empty_database, "mlflow.db")
     write_params(tracking__enabled=True)

@@ -38,8 +38,7 @@ def test_without_a_record_of_devices_or_a_log_no_hours_are_claimed():
     assert device_hours([], [part(0, GPU)]) == {}
 
 
-def test_the_cost_of_a_run_is_that_of_all_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_cost_of_a_run_is_that_of_all_updates(here: Path):
     finished("d_opsd", 0, {"a": 1.0}, seconds=[36.0, 72.0])
     key = RunKey("sudoku", "d_opsd", 0)
     made = read_json(key.folder / "train.json", "")

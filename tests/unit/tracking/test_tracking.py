@@ -300,9 +300,8 @@ def test_a_project_of_any_name_has_its_runs_and_artifacts_in_its_folder(tracked,
     ],
 )
 def test_an_address_that_cannot_be_a_server_is_a_mistake_and_not_a_failure(
-    tmp_path, monkeypatch, capsys, uri, told
+    here, monkeypatch, capsys, uri, told
 ):
-    monkeypatch.chdir(tmp_path)
     write_params(tracking__enabled=True, tracking__uri="http://a")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)  # it goes first
     assert main(["baselines", "import"]) == 2
