@@ -1,4 +1,6 @@
-"""Pages of the docs that come from the code are those that the code makes now."""
+"""Pages of the docs that come from the code are those that the code makes now; in
+docs/verification.yaml, commands and tests exist, and figures stand in their source.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,15 @@ from pathlib import Path
 from typing import Annotated
 
 import pytest
+from conftest import ROOT
 from field_meanings import meaning
 from pydantic import Field
 from reference import DOCS, PAGES, WITH_TABLES, algorithms_table, page_text
 from settings_reference import sections, settings_rows, shared_parts
+from verification_page import read
 
 from dopsd.algorithms.registry import ALGORITHMS
+from dopsd.cli.main import build_parser
 from dopsd.core.errors import DopsdError
 from dopsd.core.settings import Count, Section, Share
 
@@ -99,3 +104,23 @@ def test_a_page_without_its_front_matter_is_named(pages, text: str | None, fault
     page.unlink() if text is None else page.write_text(text)
     with pytest.raises(DopsdError, match=f"{re.escape(f'{page}: {fault}')}"):
         algorithms_table(pages)
+
+
+CHECKS = read()["verified"]
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=[check["what"][:40] for check in CHECKS])
+def test_a_check_names_what_is_there(check):
+    assert check.keys() >= {"what", "against", "command", "when", "not", "tests"}
+    assert check["tests"] and all((ROOT / test).is_file() for test in check["tests"])
+    tool, name, *rest = check["command"].split()
+    if tool == "make":
+        assert name in TARGETS
+    elif tool == "dopsd":
+        assert name in build_parser().format_help().split()
+    else:
+        paths = [word for word in (name, *rest) if "/" in word]
+        assert tool == "python" and paths and all((ROOT / path).exists() for path in paths)
+    text = (ROOT / check["source"]).read_text() if "source" in check else ""
+    assert [figure for figure in check.get("figures", []) if figure not in text] == []
