@@ -1,6 +1,4 @@
-"""Chromium, driven through chromedriver's own protocol: pages at a width, light or dark, with what
-they log.
-"""
+"""Chromium by chromedriver's protocol: pages at a width, light or dark, and what they log."""
 
 from __future__ import annotations
 

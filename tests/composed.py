@@ -1,6 +1,4 @@
-"""compose.yaml's services as processes of this machine: their own commands and environment, at
-other addresses.
-"""
+"""compose.yaml's services as processes of this machine, at other addresses."""
 
 from __future__ import annotations
 
@@ -72,9 +70,7 @@ def image_programs(folder: Path) -> None:
 
 
 class Stack:
-    """Services of compose.yaml; `bin` stands for the image's /usr/local/bin, filled as the
-    Dockerfile says.
-    """
+    """Services of compose.yaml; `bin` is the image's, filled as the Dockerfile says."""
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self.folder, self.running = folder, {}
@@ -156,9 +152,7 @@ class Stack:
         raise AssertionError((self.folder / f"{name}.log").read_text()[-3000:])
 
     def stop(self) -> None:
-        """Stop the services as Compose does, the last one first; one that has to be killed is a
-        failure.
-        """
+        """Stop the services as Compose does, last first; one that has to be killed is a failure."""
         killed = [name for name, process in reversed(self.running.items()) if not self.end(process)]
         self.running.clear()
         logs = "".join(
@@ -170,9 +164,7 @@ class Stack:
 
     @staticmethod
     def end(process: subprocess.Popen[bytes]) -> bool:
-        """Whether the process ended by itself after SIGTERM; what is left of its group is
-        killed.
-        """
+        """Whether the process ended by itself after SIGTERM; its group is killed."""
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(ENDS_WITHIN)
@@ -191,9 +183,7 @@ def postgres_programs() -> Path | None:
 
 
 class Postgres:
-    """A PostgreSQL of this machine in a folder of its own, with the user and databases of
-    compose.yaml.
-    """
+    """A PostgreSQL in a folder of its own, with the user and databases of compose.yaml."""
 
     def __init__(self, port: int, env: dict[str, str]) -> None:
         self.programs, self.env, self.port = postgres_programs(), env, port

@@ -1,6 +1,4 @@
-"""Fixtures: a policy of random tokens, a tiny trained-shape model, and a project folder to run
-stages in.
-"""
+"""Fixtures: a policy of random tokens, project folders to run stages in, empty databases."""
 
 from __future__ import annotations
 
@@ -61,9 +59,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let each worker of xdist begin with a share of the longest tests: it gets a part of the list,
-    and takes from the ends of others later.
-    """
+    """Let each worker of xdist begin with a share of the longest tests, which it gets first."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     long = [item for item in items if item.path.parent.name in ("e2e", "integration")]
     short = [item for item in items if item.path.parent.name not in ("e2e", "integration")]
@@ -80,9 +76,7 @@ def pytest_collection_finish() -> None:
 
 @contextlib.contextmanager
 def as_before() -> Iterator[None]:
-    """Take back signal handlers and the environment, which commands leave where they end: a
-    launcher whose end would send a SIGTERM, ranks that accelerate names.
-    """
+    """Take back signal handlers and the environment, which commands leave where they end."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     before = {number: signal.getsignal(number) for number in numbers}
     environment = dict(os.environ)
@@ -136,10 +130,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def two_updates(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project in which each algorithm has made two updates; a collapse is flagged.
-
-    With seed 1, infill has made two by its other way to learn.
-    """
+    """Two updates of each algorithm, a collapse flagged; of infill by both ways to learn."""
     from dopsd.algorithms.registry import ALGORITHMS
     from dopsd.cli.main import main
     from dopsd.training.collapse import CollapseDetector

@@ -1,6 +1,4 @@
-"""Sound examples of what the parsers read, which garbage is made from; names and settings that are
-garbage by themselves.
-"""
+"""Sound examples of what the parsers read, and names and settings that are garbage."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Processes that are there at once: forked from a server that has torch, transformers and the
-trainer loaded already.
-"""
+"""Processes that are there at once: forked from a server that has the trainer loaded."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ with_a_launcher = pytest.mark.skipif(
 
 
 def start(function: Callable[..., object], *arguments: object, **env: str) -> ForkServerProcess:
-    """Run a function in a process of its own, in this working directory; its output goes to
-    output-RANK.
-    """
+    """Run a function in a process in this working directory; its output goes to output-RANK."""
     output = Path.cwd() / f"output-{env.get('RANK', '0')}"
     environment = {**os.environ, **env}
     process = CONTEXT.Process(target=_begin, args=(output, environment, function, *arguments))

@@ -50,9 +50,7 @@ class Found:
 
 @contextlib.contextmanager
 def workspace() -> Iterator[Path]:
-    """A folder in a folder with something to lose, as the working directory; yields the outer
-    one.
-    """
+    """A working directory in a folder with something to lose, which is yielded."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as root:
         (Path(root) / "outside").mkdir()

@@ -1,6 +1,4 @@
-"""Garbage made from valid examples: bytes changed at random, JSON values swapped for odd ones; a
-seeded generator decides.
-"""
+"""Garbage from valid examples: bytes changed, JSON values swapped; a seed decides."""
 
 from __future__ import annotations
 
@@ -85,9 +83,7 @@ def changed(draw: Random, sound: bytes, others: Sequence[bytes] = ()) -> bytes:
 
 
 def swapped(draw: Random, sound: Any) -> bytes:
-    """JSON of a value in which one to three parts are something else, missing, renamed or there
-    twice.
-    """
+    """JSON of a value of which one to three parts are odd, missing, renamed or there twice."""
     odd: list[str] = []
     found = json.loads(json.dumps(sound))
     for _ in range(draw.choice((1, 1, 2, 3))):

@@ -21,9 +21,7 @@ SHORT_RUN = {  # of the shipped base and its training problems, by key
 
 
 def small_settings() -> dict[str, Any]:
-    """Return the settings that the toy project and the fault trials have in common, with all
-    tasks and methods.
-    """
+    """Return what settings of the toy project and of fault trials share: all tasks and methods."""
     raw = embedded()
     sizes = {"train": 64, "validation": 12, "test": 12}
     for task in ("sudoku", "chains"):

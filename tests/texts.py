@@ -1,6 +1,4 @@
-"""Texts to verify: garbage that looks like generations, and the published generations with their
-published scores.
-"""
+"""Texts to verify: garbage that looks like generations, and published ones with scores."""
 
 from __future__ import annotations
 
@@ -59,9 +57,7 @@ def judged(task: Task) -> Iterator[tuple[dict[str, Any], Score]]:
 
 
 def published_mean(task: Task, as_parsed: Callable[[str | None], Any]) -> float:
-    """Mean score in % over the published generations, each of which must have the published answer
-    and score.
-    """
+    """Mean score in % of the published generations, each with the published answer and score."""
     scores = []
     for row, score in judged(task):
         assert (as_parsed(score.answer), score.score) == (

@@ -33,9 +33,7 @@ def methods_with(kind: type[AlgorithmConfig]) -> list[str]:
 
 
 def small_params(**changes: object) -> dict:
-    """params.yaml shrunk until a whole run takes seconds; changes are dotted keys with __ for the
-    dot.
-    """
+    """params.yaml shrunk until a run takes seconds; changes have __ for the dot of a key."""
     raw = small_settings()
     raw["method"]["rft"] |= {"attempts": 2, "keep_threshold": 0.0}
     raw["method"]["vrpo"] |= {"attempts": 3, "draws": 2}

@@ -98,9 +98,7 @@ def adapters(draw: Random, root: str) -> Call:
 
 
 def checkpoints(draw: Random, root: str) -> Call:
-    """A training folder with two checkpoints, damaged with their digests or against them, then
-    resumed from.
-    """
+    """A training folder with two damaged checkpoints, resumed from."""
     import torch
     from safetensors.torch import save
 

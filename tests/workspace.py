@@ -21,9 +21,7 @@ REPRO = ("--wait-for-lock", "repro")
 
 
 class Workspace:
-    """A git and DVC checkout of the working tree: with settings that take seconds, or as it is
-    shipped, base and lock too. Where it is warm, stages start quickly (see warm_python.py).
-    """
+    """A checkout of the working tree, small or as shipped; if warm, with quick stages."""
 
     def __init__(self, folder: Path, is_shipped: bool = False, is_warm: bool = False) -> None:
         if not (ROOT / ".git").exists():
@@ -80,9 +78,7 @@ def copy_sources(folder: Path, left_out: tuple[str, ...] = ("tests/",)) -> None:
 
 
 def build(source: Path, *options: str) -> Path:
-    """Build the wheel, from the source archive that is built first without options, and check
-    them.
-    """
+    """Build the wheel, without options from the source archive, and check both."""
     python = [sys.executable, "-m"]
     dist = source.parent / "dist"
     shutil.rmtree(dist, ignore_errors=True)

@@ -1,6 +1,4 @@
-"""One attempt of a trial: the command is started, followed until the fault is due, disturbed, and
-waited for.
-"""
+"""One attempt of a trial: a command, disturbed when the fault is due, and waited for."""
 
 from __future__ import annotations
 
@@ -48,9 +46,7 @@ class Ended:
 
 
 class Run:
-    """`dvc repro` in a workspace, in a session of its own, its output in a file or in pipes that
-    can be closed.
-    """
+    """`dvc repro` in a session of its own; its output in a file, or in pipes that can be closed."""
 
     def __init__(
         self,
@@ -128,9 +124,7 @@ class Run:
 
 
 def wait_for_fault(run: Run, plan: Plan) -> tuple[str, int] | None:
-    """Until the phase and update that the plan names, and its delay after; None where the run is
-    over before.
-    """
+    """Until the plan's phase, update and delay; None where the run is over before."""
     until = time.monotonic() + LONGEST
     while not run.is_over() and time.monotonic() < until:
         phase, update = processes.phase(run.state)

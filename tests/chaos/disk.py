@@ -1,6 +1,4 @@
-"""The preloaded library that fails a write: compiled here, told what to fail through a file that it
-maps.
-"""
+"""The preloaded library that fails a write, and the mapped file that tells it what to fail."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Copies of this checkout to disturb: a template whose base is made, what an undisturbed run of it
-leaves, a copy a trial.
-"""
+"""Copies of this checkout to disturb: a template, and what an undisturbed run of it leaves."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ REPRO = ("repro", "report")  # every stage before it too
 
 
 def commit() -> str:
-    """The last commit that changed what is tried; what is not committed of it is told by a digest
-    behind a plus.
-    """
+    """The last commit of what is tried, with a digest of what is not committed of it."""
     git = ("git", "-C", str(ROOT))
     names = ["dopsd", "flows", "infra", "dvc.yaml", "params.yaml", "prefect.yaml", "pyproject.toml"]
     last = subprocess.check_output([*git, "log", "-1", "--format=%h", "--", *names], text=True)
@@ -89,9 +85,7 @@ def tried(folder: Path, state: Path, *words: str, **env: str) -> subprocess.Comp
 
 
 def make_template(place: Path) -> Path:
-    """A workspace of its own git repository in which data, base and the base's evaluation are made
-    and committed.
-    """
+    """A git repository in which data, base and the base's evaluation are made and committed."""
     template, state = place / "template", place / "template-state"
     left_out = ("base/", "tests/", "docs/", "benchmarks/", "dvc.lock")
     for name in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines():

@@ -1,6 +1,4 @@
-"""Whether a workspace is now what an undisturbed run would have left, and whether MLflow has every
-step once.
-"""
+"""Whether a workspace is what an undisturbed run leaves, and MLflow has every step once."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ def differences(folder: Path, reference: dict[str, Any], command: str) -> list[s
 
 
 def half_published(folder: Path, reference: dict[str, Any]) -> list[str]:
-    """Results that lie under their final names with other bytes than they must have, before any
-    repair.
-    """
+    """Results under their final names with other bytes than they must have, before any repair."""
     found, wanted = digests(folder), reference["files"]
     changed = [name for name in found if name in wanted and wanted[name] != found[name]]
     return [f"{name} is half-written" for name in changed]
@@ -88,9 +84,7 @@ def tracked(database: Path) -> tuple[list[int], int, int]:
 
 
 def untracked(folder: Path, command: str) -> list[str]:
-    """What MLflow lacks or has twice, once what was kept on disk has been sent as the documentation
-    says.
-    """
+    """What MLflow lacks or has twice, after what was kept on disk has been sent."""
     steps, twice, runs = tracked(folder / "mlflow.db")
     if steps != (every := [*range(1, UPDATES + 1)]):
         words = ("publish",) if command != "train" else ("follow", *WORDS)

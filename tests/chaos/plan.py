@@ -1,6 +1,4 @@
-"""What happens in a trial: drawn from the campaign's seed and the trial's number alone, so that any
-trial can be replayed.
-"""
+"""What happens in a trial: drawn from the campaign's seed and the trial's number alone."""
 
 from __future__ import annotations
 
@@ -46,9 +44,7 @@ DISK = ("work/train-", "work/eval", "runs/", ".dvc/", "reports/", "dvc.lock", "m
 
 @dataclass(frozen=True)
 class Plan:
-    """One trial. `phase` and `update` say when the fault comes, `delay` how long after; a fault has
-    its own `details`.
-    """
+    """One trial: when the fault comes (`phase`, `update`), how long after (`delay`), details."""
 
     number: int
     seed: int
@@ -72,9 +68,7 @@ class Plan:
 
 
 def kind_of(seed: int, number: int) -> str:
-    """Every block has each kind as often as KINDS says, in an order of its own: first every kind
-    once.
-    """
+    """Every block has each kind as often as KINDS says; first comes every kind once."""
     total = sum(KINDS.values())
     once, others = [*KINDS], [kind for kind, count in KINDS.items() for _ in range(count - 1)]
     dice = random.Random(f"{seed} block {number // total}")

@@ -1,6 +1,4 @@
-"""What a user does about a message: the repair that it names, from a table of the messages that are
-known.
-"""
+"""What a user does about a message: the repair that it names, from a table of known ones."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ MISTAKE, TEMPORARY = 2, 75
 
 @dataclass(frozen=True)
 class Repair:
-    """A repair and whether it answers a refusal; a lock that is held or a full disk refuses
-    nothing.
-    """
+    """A repair, and whether it answers a refusal, which a held lock or a full disk is not."""
 
     name: str
     is_refusal: bool

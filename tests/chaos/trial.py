@@ -1,6 +1,4 @@
-"""One trial: a copy of the template is disturbed as planned, repaired as a user would, and judged
-by its bytes.
-"""
+"""One trial: a copy of the template is disturbed, repaired as a user would, and judged."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ class Trial:
         return Run(self.folder, self.plan.command, number, self.env, piped)
 
     def _disturb(self) -> None:
-        """The first attempt, with its fault; what it left is looked at before anything is
-        repaired.
-        """
+        """The first attempt, with its fault; what it left is looked at before any repair."""
         plan = self.plan
         self._prepare()
         if self.facts.skipped:

@@ -1,6 +1,4 @@
-"""A Docker daemon of the tests' own, in namespaces of its own: its containers, mounts and networks
-end with it, and it ends with the tests, even if these are killed.
-"""
+"""A Docker daemon of the tests' own, in namespaces that end with it, as it does with them."""
 
 from __future__ import annotations
 

@@ -22,11 +22,7 @@ PYPI = "https://pypi.org/simple"
 
 
 def build(engine: Engine, logs: Path) -> dict[str, tuple[float, str]]:
-    """Build what changed since the last time.
-
-    Returns:
-        Seconds and size of every image.
-    """
+    """Build what changed since the last time; return seconds and size of every image."""
     services = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
     base = re.findall(r"^FROM (\S+)", (COMPOSE / "Dockerfile").read_text(), re.MULTILINE)[0]
     steps = {base: lambda: _import(engine, base)}

@@ -1,6 +1,4 @@
-"""`make integration-compose`: compose.yaml with its images in real containers: a whole run, a
-worker that is stopped or killed, and what continues afterwards.
-"""
+"""`make integration-compose`: a whole run in real containers, and a worker that ends."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The walk of docs/own-task.md, command by command: a CSV file becomes a task, trains and is
-reported; then a program scores it.
-"""
+"""The walk of docs/own-task.md, command by command; then a program scores the task."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`dvc repro` on a small copy of this project: clean after a run, reruns only what changed, brings
-old data back.
-"""
+"""`dvc repro` on a small copy of this project: what runs again, what comes back, what stays."""
 
 from __future__ import annotations
 
@@ -73,9 +71,7 @@ def test_repro_runs_what_changed_and_old_data_comes_back(tmp_path: Path):
 
 @pytest.mark.full
 def test_a_fresh_clone_has_a_true_lock_and_a_changed_docstring_keeps_it_true(tmp_path: Path):
-    """Data is not in git: where DVC's cache lacks it, it is made, with the digests of the lock, and
-    the base fits it.
-    """
+    """Data is not in git: it is made with the digests of the lock, and the base fits it."""
     w = Workspace(tmp_path, is_shipped=True, is_warm=True)
     assert w.repro("--allow-missing", "pretrain") == set()
     assert w.repro("pretrain") == {"prepare"}

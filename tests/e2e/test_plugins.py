@@ -1,6 +1,4 @@
-"""The algorithms of examples/plugin and a toy task, found by their entry points, through the flow
-and through DVC.
-"""
+"""The algorithms of examples/plugin and a toy task, found by entry points, in flow and DVC."""
 
 from __future__ import annotations
 
@@ -95,9 +93,7 @@ def python(plugin: Path, code: str, status: int) -> str:
 
 
 def begin(plugin: Path, folder: Path, *changes: str) -> Workspace:
-    """A workspace that finds the plug-in, whose task has a base of its own: wider than the one that
-    the tests pretrain.
-    """
+    """A workspace that finds the plug-in, whose task has a base of its own, wider than others."""
     work = Workspace(folder, is_warm=True)
     work.env["PYTHONPATH"] += f"{os.pathsep}{plugin}"
     shutil.copytree(ROOT / "base/sudoku", folder / "base/copying")

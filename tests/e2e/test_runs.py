@@ -1,6 +1,4 @@
-"""`dopsd run`, `attach` and `cancel` against the services, which give the bytes of `dvc repro`;
-and `dopsd run --local`.
-"""
+"""`dopsd run`, `attach` and `cancel` against the services, and `dopsd run --local`."""
 
 from __future__ import annotations
 

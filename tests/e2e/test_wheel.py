@@ -1,6 +1,4 @@
-"""A project beside an installed wheel: made by `dopsd init`, run by the deployment and by DVC, and
-kept by an upgrade.
-"""
+"""A project beside an installed wheel: made, run by the deployment and DVC, and upgraded."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ RFT, D_OPSD = (f"dopsd/algorithms/{name}/__init__.py" for name in ("rft", "d_ops
 
 
 class Installation:
-    """An environment whose dopsd is a wheel; the libraries are those of the environment of the
-    tests, whose own dopsd it does not see.
-    """
+    """An environment with dopsd from a wheel, and the libraries of the tests' environment."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -96,9 +92,7 @@ def test_a_project_of_an_installed_wheel_runs_by_both_entry_points_and_survives_
 
 
 def upgrade(installed: Installation, source: Path) -> None:
-    """Another release makes nothing stale, nor does a raised number of an algorithm that no run
-    has; that of one that a run has makes its stages stale.
-    """
+    """Neither a release nor an algorithm that no run has makes a stage stale; one of a run does."""
     source = shutil.copytree(source, installed.folder / "source", symlinks=True)
     pyproject = source / "pyproject.toml"
     pyproject.write_text(pyproject.read_text().replace('version = "', 'version = "9.', 1))

@@ -1,7 +1,4 @@
-"""`make integration`: compose.yaml's pieces run for real without containers: PostgreSQL, S3,
-Prefect, MLflow, a worker, DVC. They give the bytes of `dvc repro`; the worker, Prefect's own, ends
-by itself when its container is stopped, idle and in training.
-"""
+"""`make integration`: compose.yaml's pieces for real without containers give `repro`'s bytes."""
 
 from __future__ import annotations
 
@@ -74,9 +71,7 @@ def start_worker(stack: Stack, workspace: Path, **changes: str) -> None:
 
 
 def run_and_check(stack: Stack, database: Postgres, workspace: Path) -> None:
-    """The deployment, from a client that knows the server alone; what it leaves in both databases
-    and the store.
-    """
+    """The deployment from a client, and what it leaves in both databases and the store."""
     words = ("--param", f"overrides={json.dumps(overrides())}")
     words += ("--param", "evaluate_while_training=true", "--watch")
     stack.run("prefect", "deployment", "run", "dopsd/train", *words, like="worker")

@@ -1,6 +1,4 @@
-"""`make integration-machines`: a comparison over three machines, as workers of one pool in three
-clones of this machine: one is killed, one is paused, and the results are those of a single machine.
-"""
+"""`make integration-machines`: three workers, one killed and one paused, give one's results."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Two nodes in two network namespaces: what training does when the link between them is cut.
-
-`make integration-network`; needs root and, on Debian, iproute2.
-"""
+"""`make integration-network` (root, iproute2): training when the link of two nodes is cut."""
 
 from __future__ import annotations
 

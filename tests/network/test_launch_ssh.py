@@ -1,7 +1,4 @@
-"""`dopsd launch --backend ssh` through a real sshd on 127.0.0.1, with host keys checked.
-
-`make integration-network`; needs root and, on Debian, openssh-server.
-"""
+"""`make integration-network` (root, openssh-server): `dopsd launch` through a real sshd."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A real Slurm on this machine: munged, slurmctld and two `slurmd -N`, with their files in one
-folder.
-"""
+"""A real Slurm on this machine: munged, slurmctld and two `slurmd -N`, in one folder."""
 
 from __future__ import annotations
 
@@ -61,9 +59,7 @@ def missing() -> str:
 
 
 class Cluster:
-    """Two nodes, n1 and n2, and the partitions low and high; a job in high preempts those in
-    low.
-    """
+    """Two nodes, n1 and n2; a job in partition high preempts those in low."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.daemons = folder, []
@@ -159,8 +155,6 @@ class Cluster:
         return self.about(job)["JobState"]
 
     def release(self, job: str) -> None:
-        """Let a requeued job start soon, where Slurm waits for two minutes; in the second of its
-        requeue slurmd refuses it.
-        """
+        """Let a requeued job start soon, but not in the second of its requeue, which fails."""
         self.wait(job, "PENDING")
         self.ask("scontrol", "update", f"JobId={job}", "StartTime=now+2")

@@ -1,6 +1,4 @@
-"""`make integration-slurm`: the batch scripts on a real Slurm. Jobs are hit in training; what they
-had learnt must be there.
-"""
+"""`make integration-slurm`: jobs of the batch scripts are hit in training, and go on."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What the benchmarks time computes the same as the plain procedure: checked here on a few rows of
-the embedded base.
-"""
+"""What the benchmarks time computes the same as the plain procedure, on a few rows."""
 
 from __future__ import annotations
 

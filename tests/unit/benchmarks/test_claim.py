@@ -1,6 +1,4 @@
-"""benchmarks/claim.py: which checkpoints the claim is about, how they are paired, and when it
-counts as seen.
-"""
+"""benchmarks/claim.py: the checkpoints of the claim, their pairing, and when it is seen."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ def claim(here, monkeypatch):
 
 
 def curve(method: str, seed: int, scores: dict[str, float], points: dict[int, float]) -> None:
-    """A finished run with these accuracies on validation and these scores of its chosen checkpoint
-    on test.
-    """
+    """A finished run with these accuracies on validation, and scores of the chosen one on test."""
     finished(method, seed, scores)
     cell = Path("runs/sudoku") / method / str(seed)
     write_table(cell / "train.csv", [cost(update) for update in points])

@@ -1,6 +1,4 @@
-"""params.yaml: every fault is one line with the key's full path, exit code 2, before anything
-loads.
-"""
+"""params.yaml: every fault is one line with the key's full path before anything loads."""
 
 from __future__ import annotations
 

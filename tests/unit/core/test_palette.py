@@ -1,6 +1,4 @@
-"""How results look: colours of methods, none alike, also for colour-blind readers and with
-plug-ins, and shares as percent.
-"""
+"""How results look: colours of methods, none alike for any eye, and shares as percent."""
 
 from __future__ import annotations
 

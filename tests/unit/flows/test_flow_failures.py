@@ -1,6 +1,4 @@
-"""What a person got wrong in a run's parameters: refused by Prefect's server on submission, or one
-line without a traceback.
-"""
+"""Wrong parameters of a run: refused by Prefect's server, or one line without a traceback."""
 
 from __future__ import annotations
 

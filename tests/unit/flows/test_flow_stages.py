@@ -1,6 +1,4 @@
-"""The flows: what a run asks for becomes settings, stages run in order, checkpoints beside
-training, faults are tried again.
-"""
+"""The flows: settings, the order of stages, checkpoints beside training, and retries."""
 
 from __future__ import annotations
 

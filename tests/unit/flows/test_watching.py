@@ -30,10 +30,7 @@ SLOW = 1.0  # seconds after which the client gives up a request of a server that
 
 
 class Server(ThreadingHTTPServer):
-    """Prefect's API for one run, which ends at the first look that is answered well.
-
-    `trouble` is what the next requests of the run get: a status, "reset" or "silence".
-    """
+    """Prefect's API for one run; `trouble`: what its next requests get, such as a reset."""
 
     daemon_threads = True
 

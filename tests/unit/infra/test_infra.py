@@ -76,9 +76,7 @@ def test_hadolint_finds_nothing_in_the_dockerfile():
 
 
 def test_the_worker_ends_with_its_container_though_a_shell_started_it(tmp_path: Path):
-    """A shell's background commands ignore SIGINT, and Prefect's worker answers SIGTERM by sending
-    itself SIGINT.
-    """
+    """A shell's background commands ignore SIGINT, which the worker sends itself at SIGTERM."""
     worker = "import os, signal, sys, time\nif sys.argv[1] == 'worker':\n"
     worker += "    signal.signal(15, lambda *_: os.kill(os.getpid(), 2))\n"
     worker += "    open('ready', 'w').close()\n    time.sleep(600)\n"

@@ -1,6 +1,4 @@
-"""infra/k8s and the scripts of infra/, checked without a cluster: schemas, hardening, the job
-template, shellcheck.
-"""
+"""infra/k8s without a cluster: schemas, hardening, the job template, shellcheck."""
 
 from __future__ import annotations
 

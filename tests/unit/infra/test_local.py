@@ -1,6 +1,4 @@
-"""infra/local: a taken port is said plainly, other people's processes are left alone, what ignores
-its end is killed.
-"""
+"""infra/local: taken ports, other people's processes, what ignores its end, lost runs."""
 
 from __future__ import annotations
 
@@ -81,9 +79,7 @@ def test_a_service_is_started_once_and_ends_with_what_it_started(workspace, monk
 
 
 def test_a_service_ends_when_asked_though_a_shell_started_make_up_in_the_background(workspace):
-    """Such a command ignores SIGINT, and so would its children; Prefect's worker answers SIGTERM by
-    sending itself SIGINT.
-    """
+    """Such a command ignores SIGINT, as its children do; the worker sends itself SIGINT."""
     code = (
         "import os, pathlib, signal, time; signal.signal(15, lambda *_: os.kill(os.getpid(), 2)); "
         "pathlib.Path('ready').touch(); time.sleep(600)"

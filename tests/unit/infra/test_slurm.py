@@ -1,6 +1,4 @@
-"""infra/slurm without Slurm: stand-ins for its commands and for python write down what was asked,
-in which order.
-"""
+"""infra/slurm without Slurm: stand-ins write down what was asked, in which order."""
 
 from __future__ import annotations
 

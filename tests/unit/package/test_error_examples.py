@@ -1,6 +1,4 @@
-"""Every error that a user sees has a code, which never changes its number or its name; the worked
-examples of docs/errors.md print the line that the page shows, and their fix works.
-"""
+"""Every error has a code, which stays; the worked examples of docs/errors.md are true."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Garbage: some inputs to every parser (`make garbage` gives ten thousand), and what was found so,
-one by one.
-"""
+"""Some garbage to every parser (`make garbage`: ten thousand), and what was found so."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The house's plan: which package may import which, where each library comes in, and what dvc.yaml
-names.
-"""
+"""The house's plan: which package imports which, where libraries come in, what DVC names."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Pages of the docs that come from the code are those that the code makes now; in
-docs/verification.yaml, commands and tests exist, and figures stand in their source.
-"""
+"""Pages of the docs that come from the code, and what docs/verification.yaml names."""
 
 from __future__ import annotations
 

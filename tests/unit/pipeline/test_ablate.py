@@ -1,6 +1,4 @@
-"""`dopsd ablate`: variants of a method, their settings, their table, and that DVC runs each
-once.
-"""
+"""`dopsd ablate`: variants of a method, their settings and their table; DVC runs each once."""
 
 from __future__ import annotations
 

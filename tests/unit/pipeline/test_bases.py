@@ -1,6 +1,4 @@
-"""`dopsd models` and `dopsd inspect`: bases that can be used, and faults of others by name, also in
-`check` and `estimate`.
-"""
+"""`dopsd models`, `inspect`, `check` and `estimate`: bases that can be used, faults of others."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`dopsd compare`: intervals are paired by problem and seed, curves stand against what they cost,
-gaps are said.
-"""
+"""`dopsd compare`: intervals paired by problem and seed, curves against costs, gaps are said."""
 
 from __future__ import annotations
 
@@ -57,9 +55,7 @@ def test_methods_are_paired_by_problem_over_the_seeds_that_both_have(folder):
 
 
 def test_an_interval_between_methods_covers_the_difference_of_seeds():
-    """Without any difference, 4 seeds of 2 points' spread: problems alone exclude 0 in 48 of these
-    100.
-    """
+    """No difference, seeds spread by 2 points: problems alone exclude 0 in 48 of these 100."""
     draw, missed = numpy.random.default_rng(0), 0
     for _ in range(100):
         gaps = draw.normal(0, 0.03, (4, 1)) + draw.normal(0, 0.1, (4, 64))

@@ -1,6 +1,4 @@
-"""The cost model against figures computed by hand for LLaDA-8B at a prompt of 200 and 256
-tokens.
-"""
+"""The cost model against figures by hand for LLaDA-8B, at a prompt of 200 and 256 tokens."""
 
 from __future__ import annotations
 

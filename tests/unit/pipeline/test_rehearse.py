@@ -1,6 +1,4 @@
-"""`dopsd rehearse`: the real run's cost, then every stage of a LLaDA profile through two processes
-on rows of a file.
-"""
+"""`dopsd rehearse`: the real run's cost, then every stage of a profile on rows of a file."""
 
 from __future__ import annotations
 

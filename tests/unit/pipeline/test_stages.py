@@ -1,6 +1,4 @@
-"""The embedded default from data to figures, in one process: every stage by its command, then what
-a person reads.
-"""
+"""The embedded default in one process: every stage by its command, then what a person reads."""
 
 from __future__ import annotations
 

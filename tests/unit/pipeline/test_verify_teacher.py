@@ -1,6 +1,4 @@
-"""`dopsd verify-teacher`: what the teacher is shown, its table and figure, and that a kill loses a
-wave at most.
-"""
+"""`dopsd verify-teacher`: what the teacher is shown, its table, and a kill."""
 
 from __future__ import annotations
 

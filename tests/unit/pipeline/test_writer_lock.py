@@ -1,6 +1,4 @@
-"""`dopsd repro` and work/writer.lock: one DVC writer a workspace, its signals, and what is left of
-one that was killed.
-"""
+"""`dopsd repro` and work/writer.lock: one DVC writer a workspace, its signals, and kills."""
 
 from __future__ import annotations
 
@@ -172,9 +170,7 @@ def test_a_stage_whose_dvc_is_killed_before_it_has_loaded_does_not_begin(project
 
 
 def test_a_stop_that_one_stage_is_too_far_on_to_hear_ends_the_next(pipeline):
-    """A stage that has made its last forward publishes and ends well; DVC would go on with the
-    others for hours.
-    """
+    """After its last forward, a stage ends well; DVC would go on with the others for hours."""
     deaf = STAGE.replace("signal.signal(number, save)", "signal.signal(number, signal.SIG_IGN)")
     Path("stage.py").write_text(
         textwrap.dedent("import sys\n" + f"exec({deaf!r} if sys.argv[1] == 'one' else {STAGE!r})\n")

@@ -1,6 +1,4 @@
-"""`dopsd push` and the hub's real client against a hub on 127.0.0.1: what arrives, and what is
-refused.
-"""
+"""`dopsd push` and the hub's real client against a hub on 127.0.0.1."""
 
 from __future__ import annotations
 

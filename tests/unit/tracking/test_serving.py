@@ -1,6 +1,4 @@
-"""The champion behind MLflow's own model server: it answers as dopsd does, and refuses what is not
-the run's.
-"""
+"""The champion behind MLflow's own model server: its answers, and what it refuses."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ FILES |= {"registered_model_meta"}  # MLflow writes it beside the copy
 
 
 def published(folder: Path, *others: Path) -> None:
-    """Make a copy of a finished run with the published champion, and with the artifacts of it in
-    champion, as the model server downloads them.
-    """
+    """Copy a finished run, publish its champion, and load its artifacts as the server does."""
     import mlflow
 
     for other in others:

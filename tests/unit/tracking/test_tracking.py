@@ -1,6 +1,4 @@
-"""MLflow on a local file: live copying, resume without doubles, publishing twice, and a server that
-is not there.
-"""
+"""MLflow on a local file: live copying, resume without doubles, and a server that is away."""
 
 from __future__ import annotations
 
