@@ -28,6 +28,7 @@ from toy_project import small_yaml
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of commands: threads of several wait for each other
+os.environ["PYTHONPATH"] = str(ROOT)  # of commands elsewhere: an installed dopsd lacks flows/
 os.environ.setdefault("MKL_CBWR", "AUTO")  # the same bits wherever in memory a matrix begins
 torch.set_num_threads(1)
 # other work on the machine makes no property false

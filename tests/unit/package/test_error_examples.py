@@ -132,18 +132,22 @@ def test_the_code_is_at_the_end_of_the_first_of_all_readable_lines():
 
 
 @pytest.mark.parametrize(
-    ("raised", "status", "end"),
+    ("raised", "status", "code", "words"),
     [
-        (PermissionError(13, "Permission denied", "x"), 2, "and run the same command (D207)\n"),
-        (OSError(28, "No space left on device", "x"), 75, "and run the same command (D705)\n"),
-        (OSError(5, "Input/output error", "x"), 75, "and run the same command (D706)\n"),
-        (KeyboardInterrupt(), 130, "the same command continues (D501)\n"),
+        (PermissionError(13, "Permission denied", "x"), 2, "D207", "denied: x; "),
+        (FileNotFoundError(2, "Not here"), 2, "D207", "Not here: the working directory, or"),
+        (OSError(28, "No space left on device", "x"), 75, "D705", "device: x; "),
+        (OSError(5, "Input error", "a", 0, "b"), 75, "D706", "Input error: a: b; "),
+        (OSError("it is broken"), 75, "D706", "dopsd: it is broken; "),
+        (KeyboardInterrupt(), 130, "D501", "interrupted; "),
     ],
 )
-def test_errors_of_the_system_have_codes(monkeypatch, capsys, raised, status: int, end: str):
+def test_errors_of_the_system_have_codes(monkeypatch, capsys, raised, status, code, words):
     def fail(*_: object) -> int:
         raise raised
 
     monkeypatch.setattr("dopsd.cli.main.dispatch", fail)
     assert main(["check"]) == status
-    assert capsys.readouterr().err.endswith(end)
+    said = capsys.readouterr().err
+    assert words in said and "None" not in said
+    assert "the same command" in said and said.endswith(f" ({code})\n")

@@ -17,28 +17,12 @@ from dopsd.core.paths import RunKey
 from dopsd.pipeline.run import local as local_run
 from dopsd.pipeline.run import view as run_view
 from dopsd.pipeline.run.local import Command, LocalRun
-from dopsd.pipeline.run.view import (
-    Display,
-    RunView,
-    Stage,
-    clock,
-    dvc_stage,
-    exit_code,
-    expected_stages,
-    new_log,
-    newest_accuracy,
-    newest_log,
-    reason,
-    render,
-    saved,
-    stage_progress,
-    window,
-)
+from dopsd.pipeline.run.view import Display, RunView, Stage, newest_accuracy, stage_progress
 
 
 def texts(view: RunView, height: int = 40, footer: str = "") -> list[str]:
     console = Console(file=io.StringIO(), width=100, record=True)
-    console.print(render(view, height, footer))
+    console.print(run_view.render(view, height, footer))
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
@@ -68,10 +52,10 @@ def test_the_view_shows_state_bar_rate_time_left_accuracy_and_links():
 def test_a_long_matrix_keeps_the_running_stage_in_sight():
     stages = [Stage(f"s{i}", run_view.DONE) for i in range(50)]
     stages += [Stage("now", run_view.RUNNING), *(Stage(f"s{i}") for i in range(49))]
-    before, shown, after = window(stages, 12)
+    before, shown, after = run_view.window(stages, 12)
     assert (before, len(shown), after) == (47, 10, 43) and shown[3].name == "now"
-    assert window(stages[:50], 12)[::2] == (40, 0)  # all are done: the last ones
-    assert window(stages[:5], 12) == (0, stages[:5], 0)
+    assert run_view.window(stages[:50], 12)[::2] == (40, 0)  # all are done: the last ones
+    assert run_view.window(stages[:5], 12) == (0, stages[:5], 0)
     lines = texts(RunView("r", "running", 1, stages), height=22)
     assert "47 finished stages above" in lines[1] and "43 more stages" in lines[-1]
     assert len(lines) <= 22
@@ -113,7 +97,7 @@ def test_progress_lines_come_at_most_every_ten_seconds(monkeypatch):
 
 def test_the_stages_of_a_run_follow_from_its_settings(project):
     write_params(matrix__seeds=[0, 1], tracking__enabled=True)
-    names = expected_stages(load_params())
+    names = run_view.expected_stages(load_params())
     first = [f"{name} sudoku" for name in ("prepare", "pretrain", "base")]
     assert names[:4] == [*first, "train sudoku/d_opsd/0"]
     assert names[7:9] == ["report sudoku/d_opsd/0", "train sudoku/d_opsd/1"]
@@ -122,11 +106,11 @@ def test_the_stages_of_a_run_follow_from_its_settings(project):
 
 def test_names_of_dvc_become_those_of_the_view():
     keys = [RunKey("sudoku", "d_opsd", 0), RunKey("sudoku", "d_opsd-live_teacher", 11)]
-    assert dvc_stage("train@sudoku-d_opsd-live_teacher-11", keys) == (
+    assert run_view.dvc_stage("train@sudoku-d_opsd-live_teacher-11", keys) == (
         "train sudoku/d_opsd-live_teacher/11"
     )
-    assert dvc_stage("evaluate_base@sudoku", keys) == "base sudoku"
-    assert dvc_stage("mine", keys) == "mine"
+    assert run_view.dvc_stage("evaluate_base@sudoku", keys) == "base sudoku"
+    assert run_view.dvc_stage("mine", keys) == "mine"
 
 
 def test_progress_and_accuracy_of_an_earlier_run_are_not_shown(here, monkeypatch):
@@ -154,20 +138,27 @@ def test_progress_and_accuracy_of_an_earlier_run_are_not_shown(here, monkeypatch
 
 
 def test_the_newest_log_is_one_of_this_run(here):
-    old, new = new_log("repro"), new_log("publish")
+    old, new = run_view.new_log("repro"), run_view.new_log("publish")
     for path, changed in ((old, 10), (new, 20)):
         path.touch()
         os.utime(path, (changed, changed))
-    assert newest_log(5) == str(new) and newest_log(21) == ""
+    assert run_view.newest_log(5) == str(new) and run_view.newest_log(21) == ""
 
 
 def test_the_output_of_a_stage_gives_reason_exit_code_and_what_was_saved():
     stopped = "dopsd: train: interrupted by SIGINT; saved at update 41 in work/train-a-b; the same"
     lines = ["Running stage 'train@a':", stopped, "ERROR: failed: train@a, exited with 130"]
-    assert saved(lines) == "saved at update 41 in work/train-a-b"
-    assert reason(lines) == stopped.removeprefix("dopsd: ") and exit_code(lines) == 130
-    assert saved(["all is well"]) == "" and reason([]) == "no output" and exit_code([]) == 0
-    assert [clock(s) for s in (0, 65.9, 3600)] == ["0:00", "1:05", "1:00:00"]
+    assert run_view.saved(lines) == "saved at update 41 in work/train-a-b"
+    assert (
+        run_view.reason(lines) == stopped.removeprefix("dopsd: ")
+        and run_view.exit_code(lines) == 130
+    )
+    assert (
+        run_view.saved(["all is well"]) == ""
+        and run_view.reason([]) == "no output"
+        and run_view.exit_code([]) == 0
+    )
+    assert [run_view.clock(s) for s in (0, 65.9, 3600)] == ["0:00", "1:05", "1:00:00"]
 
 
 def test_a_look_reads_what_the_command_has_written_since_the_last_one(here):

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
 from pathlib import Path
 
-import forks
 import pytest
 import yaml
-from conftest import STAGES, small_params, write_params
-from slow_training import killed_after
+from conftest import small_params, write_params
 from toys import save_toy
 
 from dopsd.cli.main import main
@@ -22,26 +19,9 @@ from dopsd.core.tables import read_table
 from dopsd.pipeline.stages.prepare import changed_since
 from dopsd.training.run_identity import scratch_folder
 
-BAD_PUZZLE = '{"id": "a", "prompt": "1", "answer": "2"}'
-NO_BLANK = '{"id": "a", "prompt": "1234341221434321", "answer": "1234341221434321"}'
 CELL = Path("runs/sudoku/d_opsd/0")
 CURVE = CELL / "curve.csv"
 WEIGHTS = Path("base/sudoku/model.safetensors")
-
-
-@pytest.mark.full
-def test_a_pipeline_whose_training_is_killed_ends_with_the_bytes_of_one_that_is_not(finished):
-    def results() -> dict[str, str]:
-        return {str(path): sha256(path) for path in sorted(Path("runs").rglob("*.*"))}
-
-    whole = results()
-    for name in ("runs", "reports", "work"):
-        shutil.rmtree(name)
-    assert forks.statuses([forks.start(killed_after, 3)]) == [-signal.SIGKILL]
-    assert not Path("runs").exists() and list(Path("work").glob("train-*/step-000002"))
-    for stage in STAGES:
-        assert main([stage]) == 0, stage
-    assert results() == whole and len(whole) > 15
 
 
 def test_every_stage_leaves_its_results(finished, capsys, monkeypatch):
@@ -49,18 +29,8 @@ def test_every_stage_leaves_its_results(finished, capsys, monkeypatch):
     assert [row["update"] for row in curve] == [0, 2, 4]
     assert all(row["low"] <= row["accuracy"] <= row["high"] for row in curve)
     base = json.loads(Path("runs/sudoku/base.json").read_text())["greedy"]
-    numbers = {
-        "accuracy",
-        "whole",
-        "n",
-        "steps",
-        "low",
-        "high",
-        "published",
-        "strict",
-        "valid_grid",
-    }
-    assert base.keys() == numbers | {"measured_on"}
+    numbers = {"accuracy", "low", "high", "whole", "n", "steps"}
+    assert base.keys() == numbers | {"published", "strict", "valid_grid", "measured_on"}
     assert base["accuracy"] == curve[0]["accuracy"]
     found = json.loads((CELL / "evaluate.json").read_text())
     best = max(row["accuracy"] for row in curve[1:])
@@ -236,12 +206,13 @@ def test_problems_of_other_settings_are_said_and_those_that_came_from_elsewhere_
 def test_a_malformed_row_is_named_by_file_and_line(project, capsys):
     path = Path("data/sudoku/validation.jsonl")
     lines = path.read_text().splitlines()
-    cut, empty, short = (
-        '{"id": "a"',
-        '{"id": "a", "prompt": "1", "answer": ""}',
-        '{"id": "a", "prompt": "1"}',
+    problems = (
+        {"prompt": "1", "answer": ""},
+        {"prompt": "1"},
+        {"prompt": "1", "answer": "2"},
+        {"prompt": "1234341221434321", "answer": "1234341221434321"},  # no blank
     )
-    for row in (cut, empty, short, "7", BAD_PUZZLE, NO_BLANK):
+    for row in ('{"id": "a"', "7", *(json.dumps({"id": "a"} | row) for row in problems)):
         path.write_text("\n".join([*lines[:3], row, *lines[4:]]) + "\n")
         assert main(["evaluate_base"]) == 2, row
         assert "data/sudoku/validation.jsonl:4: " in capsys.readouterr().err, row
