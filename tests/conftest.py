@@ -150,6 +150,19 @@ def two_updates(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return built_once(tmp_path_factory, "updates", update) / "project"
 
 
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command that must end as a mistake; what it says of it."""
+    from dopsd.cli.main import main
+
+    def run(*words: str) -> str:
+        capsys.readouterr()
+        assert main([*words]) == 2
+        return capsys.readouterr().err
+
+    return run
+
+
 @contextlib.contextmanager
 def in_copy(prepared: Path, folder: Path) -> Iterator[None]:
     """Work in a copy of the toy project, which is folder/project."""

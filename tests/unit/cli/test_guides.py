@@ -33,11 +33,9 @@ def test_the_estimate_of_a_guide_is_the_one_that_is_printed(
     assert capsys.readouterr().out.rstrip() == blocks(page)[0]
 
 
-def test_the_small_base_has_no_estimate(capsys: pytest.CaptureFixture):
-    assert main(["estimate", "--profile", "embedded"]) == 2
-    assert (
-        "name settings of a language model, such as --profile llada-8b" in capsys.readouterr().err
-    )
+def test_the_small_base_has_no_estimate(refusal):
+    said = refusal("estimate", "--profile", "embedded")
+    assert "name settings of a language model, such as --profile llada-8b" in said
 
 
 def pattern(node: ast.AST) -> str:

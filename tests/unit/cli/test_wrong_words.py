@@ -40,14 +40,12 @@ def test_a_mistyped_word_is_one_line_that_suggests_the_right_one(words: str, lin
     assert said == f"{prog}: {line} see `{prog} --help` (D201)\n"
 
 
-def test_values_that_look_like_options_are_values(capsys):
-    assert main(["params", "--params", "none.yaml", "--set=--x"]) == 2
-    assert "none.yaml: no such file" in capsys.readouterr().err
+def test_values_that_look_like_options_are_values(refusal):
+    assert "none.yaml: no such file" in refusal("params", "--params", "none.yaml", "--set=--x")
 
 
-def test_words_for_dvc_are_left_to_dvc(here, capsys):
-    assert main(["repro", "--no-such-option", "--help"]) == 2
-    assert "dvc.yaml: no such file" in capsys.readouterr().err
+def test_words_for_dvc_are_left_to_dvc(here, refusal):
+    assert "dvc.yaml: no such file" in refusal("repro", "--no-such-option", "--help")
 
 
 def test_options_become_a_request():
@@ -91,7 +89,6 @@ def test_a_wrong_setting_is_refused_before_any_server_is_asked(without_server, c
 
 
 @pytest.mark.parametrize("command", ["run", "attach", "cancel"])
-def test_a_folder_without_the_flows_is_named(without_server, command, capsys):
+def test_a_folder_without_the_flows_is_named(without_server, command, refusal):
     write_params()
-    assert main([command]) == 2
-    assert "flows/runs.py: no such file" in capsys.readouterr().err
+    assert "flows/runs.py: no such file" in refusal(command)

@@ -160,11 +160,10 @@ def test_what_a_launcher_left_in_the_environment_is_named(monkeypatch, left, tol
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "prepare"])
 def test_stages_refuse_a_number_of_processes_that_were_not_started(
-    project, monkeypatch, capsys, command
+    project, monkeypatch, refusal, command
 ):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert main([command]) == 2
-    assert "dopsd: WORLD_SIZE is 2, but RANK," in capsys.readouterr().err
+    assert "dopsd: WORLD_SIZE is 2, but RANK," in refusal(command)
 
 
 def test_settings_of_accelerate_in_the_environment_do_not_count(monkeypatch):

@@ -125,10 +125,9 @@ def test_a_view_outlives_a_short_failure_of_the_server(folder, server, trouble, 
     assert "run: amber-lynx: completed" in shown and not server.trouble
 
 
-def test_what_the_server_refuses_ends_the_view_with_its_reason(folder, server, capsys):
+def test_what_the_server_refuses_ends_the_view_with_its_reason(folder, server, refusal):
     server.trouble = [404] * 9
-    assert main(["run"]) == 2
-    assert "refused" in capsys.readouterr().err and len(server.trouble) == 8
+    assert "refused" in refusal("run") and len(server.trouble) == 8
 
 
 def test_an_address_without_api_is_named(server, capsys):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -180,12 +179,11 @@ def damage(name: str) -> None:
     ],
 )
 def test_what_cannot_be_trusted_is_refused_before_anything_is_sent(
-    finished, hub, capsys, spoil, words, monkeypatch, tmp_path
+    finished, hub, refusal, spoil, words, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
     spoil()
-    assert main(["push", REPO]) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
+    lines = refusal("push", REPO).strip().splitlines()
     assert words in lines[-1] and hub.requests == []
 
 
@@ -209,16 +207,14 @@ def same(folder: Path) -> bool:
 
 
 def test_a_private_push_never_goes_to_a_public_repository_nor_over_another_kind(
-    finished, hub, capsys
+    finished, hub, refusal
 ):
     assert main(["push", REPO, "--public"]) == 0 and not hub.repos[REPO].is_private
-    assert main(["push", REPO]) == 2
-    assert "is public; give --public" in capsys.readouterr().err
-    assert main(["push", REPO, "--revision", "new"]) == 2
-    assert "is public; give --public" in capsys.readouterr().err
+    assert "is public; give --public" in refusal("push", REPO)
+    assert "is public; give --public" in refusal("push", REPO, "--revision", "new")
     assert list(hub.repos[REPO].branches) == ["main"]
-    assert main(["push", REPO, "--public", "--merged"]) == 2
-    assert "another kind of model" in capsys.readouterr().err and hub.commits(REPO) == 1
+    assert "another kind of model" in refusal("push", REPO, "--public", "--merged")
+    assert hub.commits(REPO) == 1
 
 
 def test_replaced_shards_leave_in_the_same_commit(finished, hub):
@@ -230,13 +226,12 @@ def test_replaced_shards_leave_in_the_same_commit(finished, hub):
     assert hub.commits(REPO) == 2 and "notes.txt" in hub.files(REPO)
 
 
-def test_an_adapter_of_others_is_refused(finished, hub, capsys):
+def test_an_adapter_of_others_is_refused(finished, hub, refusal):
     shutil.copytree(BEST, "other")
     rewrite(Path("other/adapter_config.json"), use_dora=True)
     seal = {p.name: sha256(p) for p in Path("other").iterdir() if p.name in FILES}
     Path("other/digests.json").write_text(json.dumps(seal))
-    assert main(["push", REPO, "--adapter", "other"]) == 2
-    assert re.search("only plain LoRA", capsys.readouterr().err) and hub.requests == []
+    assert "only plain LoRA" in refusal("push", REPO, "--adapter", "other") and hub.requests == []
 
 
 @pytest.mark.full
