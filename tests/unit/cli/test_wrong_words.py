@@ -50,15 +50,12 @@ def test_words_for_dvc_are_left_to_dvc(here, refusal):
 
 def test_options_become_a_request():
     words = "run --seeds 0,1 --methods d_opsd,rft --tasks sudoku --updates 5 --set train.lora.r=4"
+    words += " --set train.updates=9 --set tracking.uri=null"  # what is named goes first
     request = _request(build_parser().parse_args(words.split()))
     assert request.profile == AS_IT_STANDS and request.seeds == [0, 1]
-    assert request.changes == [
-        "train.lora.r=4",
-        'matrix.tasks=["sudoku"]',
-        'matrix.methods=["d_opsd", "rft"]',
-        "matrix.seeds=[0, 1]",
-        "train.updates=5",
-    ]
+    own = ["train.lora.r=4", "train.updates=5", "tracking.uri=null"]
+    tasks, methods = 'matrix.tasks=["sudoku"]', 'matrix.methods=["d_opsd", "rft"]'
+    assert request.changes == [*own, tasks, methods, "matrix.seeds=[0, 1]"]
     profiled = build_parser().parse_args(["run", "--profile", "embedded"])
     assert _request(profiled).profile == "embedded"
 

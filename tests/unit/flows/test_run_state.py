@@ -21,17 +21,9 @@ def task(
     """A task run that began and ended so many seconds after noon."""
     at = [None if s is None else NOON + timedelta(seconds=s) for s in (start, end)]
     full = State(type=StateType[kind], **state)
-    return TaskRun(
-        id=uuid4(),
-        name=task_name,
-        task_key="t",
-        dynamic_key="0",
-        state=full,
-        state_type=full.type,
-        state_name=full.name,
-        start_time=at[0],
-        end_time=at[1],
-    )
+    facts = {"state": full, "state_type": full.type, "state_name": full.name}
+    facts |= {"start_time": at[0], "end_time": at[1]}
+    return TaskRun(id=uuid4(), name=task_name, task_key="t", dynamic_key="0", **facts)
 
 
 def rows(tasks: list[TaskRun], *expected: str, bars: dict[UUID, Artifact] | None = None) -> dict:
@@ -92,12 +84,8 @@ def test_the_accuracy_is_that_of_the_last_evaluation_or_of_the_selected_checkpoi
         task("evaluate 25", "COMPLETED", 10, 20, message=first),
     ]
     assert accuracy_of(tasks, []) == last and accuracy_of([], []) == ""
-    row = {
-        "update": 25,
-        "accuracy %": "61.2",
-        "95% interval": "58.0 to 64.0",
-        "problems": "256 validation",
-    }
+    row = {"update": 25, "accuracy %": "61.2", "95% interval": "58.0 to 64.0"}
+    row["problems"] = "256 validation"
     table = Artifact(
         key="checkpoints-sudoku-d-opsd-0",
         type="table",

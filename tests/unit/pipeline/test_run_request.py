@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, write_params
+from conftest import write_params
 
 from dopsd.config.loading import load_params, read_yaml
 from dopsd.config.profiles import AS_IT_STANDS
@@ -30,10 +30,7 @@ WRONG = {
     "train.updats": (5, "train.updats: unknown key; did you mean updates?"),
     "train.updates": ("x", "train.updates: Input should be a valid integer, found 'x'"),
     "matrix.methods": (["d_ops"], "did you mean d_opsd?"),
-    "data.sudoku.prompt_file": (
-        "data/external/no.txt",
-        "is not read with model.prompt_style compact",
-    ),
+    "data.sudoku.prompt_file": ("data/external/no.txt", "is not read with model.prompt_style comp"),
     "data.sudoku.model": ({"path": "base/no"}, "base/no/config.json: no such file in"),
     "train": ({"updtes": 2}, "train.updtes: unknown key; did you mean updates?"),
     "method": ({"d_opsd": {"train": {"lora": 4}}}, "method.d_opsd.train.lora"),
@@ -79,13 +76,6 @@ def test_a_section_among_the_overrides_keeps_what_it_does_not_name(project, over
     assert load_params() == found and read_yaml(PARAMS)["train"].keys() == before
 
 
-def test_settings_that_the_base_does_not_match_need_leave(project):
-    write_params()
-    with pytest.raises(DopsdError, match=r"pretrain: .*allow_retrain=true"):
-        check(asked(**{"pretrain.updates": 7}))
-    assert check(asked(**{"pretrain.updates": 7}), can_retrain=True).pretrain.updates == 7
-
-
 def test_a_request_without_a_profile_starts_from_params_yaml(project):
     write_params(train__updates=9, method__diffu_grpo__train__updates=5)
     assert check(asked()).train.updates == 9
@@ -97,20 +87,6 @@ def test_a_request_without_a_profile_starts_from_params_yaml(project):
     Path("params.yaml").unlink()
     with pytest.raises(DopsdError, match="run this in the project's folder"):
         check(asked())
-
-
-def test_the_deployment_takes_the_parameters_of_a_request(monkeypatch):
-    from prefect.utilities.callables import parameter_schema
-    from prefect.utilities.importtools import import_object
-    from prefect.utilities.schema_tools.validation import validate
-
-    monkeypatch.chdir(ROOT)
-    schema = parameter_schema(import_object("flows/train.py:train")).model_dump()
-    overrides = {"matrix.tasks": ["sudoku"]}
-    request = RunRequest(AS_IT_STANDS, methods=["rft"], seeds=[1], overrides=overrides)
-    parameters = request.parameters | {"allow_retrain": False, "other_code": "stop"}
-    assert parameters.keys() <= schema["properties"].keys()
-    validate(parameters, schema, raise_on_error=True)
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,8 @@ def card_of(**paired: object) -> str:
     tested["protocols"]["greedy"]["paired"] |= paired
     PAIRED.write_text(json.dumps(tested))
     params = load_params()
-    origin = Origin(
-        {"train": "11ff", "validation": "22ff", "test": "33ff"}, "c0ffee", "models:/m-1"
-    )
+    data = {"train": "11ff", "validation": "22ff", "test": "33ff"}
+    origin = Origin(data, "c0ffee", "models:/m-1")
     return card(params.run("sudoku", "d_opsd", 0), params.evaluate, origin)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import ROOT, write_params
+from conftest import write_params
 from hub_server import TOKEN, hub_server
 from huggingface_hub import constants, snapshot_download
 from peft import PeftModel
@@ -61,11 +61,8 @@ def test_the_card_has_the_results_of_the_run_as_the_hub_reads_them(finished, hub
     head = yaml.safe_load(card.split("---\n")[1])
     best = json.loads(Path("runs/sudoku/d_opsd/0/test/paired.json").read_text())["protocols"]
     best = best["greedy"]["best"]
-    assert (head["base_model"], head["library_name"], head["license"]) == (
-        "someone/base",
-        "peft",
-        "mit",
-    )
+    named = {"base_model": "someone/base", "library_name": "peft", "license": "mit"}
+    assert head.items() >= named.items()
     ((metric,),) = [result["metrics"] for result in head["model-index"][0]["results"]]
     assert metric["value"] == round(best["accuracy"], 4)
     low, high = best["interval"]
@@ -148,16 +145,13 @@ def test_a_dry_run_lists_the_files_and_reaches_no_server(finished, hub, monkeypa
     ],
 )
 def test_a_refusal_is_one_line_and_publishes_nothing(
-    finished, hub, capsys, pattern, status, code, words
+    finished, hub, capsys, monkeypatch, pattern, status, code, words
 ):
     hub.failing = {pattern: status}
     assert main(["push", REPO]) == code
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line.startswith(f"dopsd: push: {REPO}: {status}") and words in line
     assert REPO not in hub.repos or hub.commits(REPO) == 0
-
-
-def test_a_network_that_is_down_is_temporary(finished, hub, monkeypatch, capsys):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     assert main(["push", REPO]) == 75
     assert "no answer from http://127.0.0.1:9" in capsys.readouterr().err.splitlines()[-1]
@@ -237,7 +231,7 @@ def test_an_adapter_of_others_is_refused(finished, hub, refusal):
 @pytest.mark.full
 def test_the_command_needs_only_its_environment(finished):
     with hub_server() as hub:
-        env = os.environ | {"HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN, "PYTHONPATH": str(ROOT)}
+        env = os.environ | {"HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN}
         env |= {"HF_HUB_DISABLE_XET": "1", "HF_HOME": str(finished / "hf")}
         env.pop("HF_HUB_OFFLINE", None)
         words = [sys.executable, "-m", "dopsd", "push", REPO]

@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 
 import pandas
 import pytest
-from conftest import ROOT, as_before, built_once, write_params
+from conftest import as_before, built_once, write_params
 from ports import free_port, until_healthy
 
 from dopsd.api.policy import load_policy
@@ -150,7 +150,7 @@ def served() -> Iterator[tuple[str, subprocess.Popen[str]]]:
     env = os.environ | {"MLFLOW_TRACKING_URI": tracking_uri(None), "PATH": path}
     with Path("serve.log").open("w") as out:
         options = {"stdout": out, "stderr": out, "text": True, "start_new_session": True}
-        process = subprocess.Popen(words, env=env | {"PYTHONPATH": str(ROOT)}, **options)
+        process = subprocess.Popen(words, env=env, **options)
     try:
         yield f"http://127.0.0.1:{port}", process
     finally:
@@ -174,9 +174,8 @@ def test_mlflow_serves_the_champion_and_refuses_a_tampered_one(in_store):
         params = {"temperature": 0.9, "seed": 3}
         answer = ask(address, {"dataframe_split": table, "params": params})
         assert answer == {"predictions": [{"text": warm[0]}]}
-        answer = ask(
-            address, {"dataframe_records": [{"prompt": PUZZLE}], "params": {"trace": True}}
-        )
+        records = [{"prompt": PUZZLE}]
+        answer = ask(address, {"dataframe_records": records, "params": {"trace": True}})
         assert answer == {"predictions": [{"text": greedy[0], "trace": greedy[1]}]}
         assert ask(address, {"prompt": PUZZLE, **params}) == [{"text": warm[0]}]
         with pytest.raises(HTTPError) as refused:

@@ -54,17 +54,10 @@ def logits(folder: Path | str, adapter: Path | None = None) -> torch.Tensor:
     return load_policy(folder, adapter, device="cpu").core(input_ids=IDS).logits
 
 
-def line(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
-    capsys.readouterr()
-    assert main([*map(str, words)]) == 2
-    return capsys.readouterr().err.strip().splitlines()[-1]
-
-
-def test_an_export_is_a_model_of_plain_transformers_with_the_same_logits(whole, capsys):
-    assert "leave out --merged" in line(
-        capsys, "export", "--merged", "--adapter", BEST, "--out", "out"
-    )
-    assert main(["export", "--adapter", str(BEST), "--out", "out"]) == 0
+def test_an_export_is_a_model_of_plain_transformers_with_the_same_logits(whole, capsys, refusal):
+    words = ["export", "--adapter", str(BEST), "--out", "out"]
+    assert "leave out --merged" in refusal(*words, "--merged")
+    assert main(words) == 0
     assert "rounding error is 0.000% of the training's change" in capsys.readouterr().err
     plain = AutoModelForMaskedLM.from_pretrained("out").eval()
     with torch.inference_mode():
@@ -77,19 +70,19 @@ def test_an_export_is_a_model_of_plain_transformers_with_the_same_logits(whole, 
     assert "rounding error is" in said and "0.000%" not in said
 
 
-def test_commands_on_one_checkpoint_take_it(whole, capsys):
+def test_commands_on_one_checkpoint_take_it(whole, capsys, refusal):
     for words in (["sample"], ["evaluate", "--json"]):
         assert main([*words, "--adapter", str(BEST)]) == 0
     said = capsys.readouterr().out
     report = json.loads(said[said.index("{\n") :])
     chosen = json.loads((BEST / "select.json").read_text())
     assert report["accuracy"] == chosen["accuracy"]
-    assert "holds all weights" in line(capsys, "evaluate", "--merged", "--adapter", BEST)
+    assert "holds all weights" in refusal("evaluate", "--merged", "--adapter", str(BEST))
     assert main(["summary"]) == 0
 
 
-def test_a_push_sends_one_model_and_the_report_names_all_weights(whole, capsys):
-    assert "leave out --merged" in line(capsys, "push", "me/it", "--merged", "--dry-run")
+def test_a_push_sends_one_model_and_the_report_names_all_weights(whole, capsys, refusal):
+    assert "leave out --merged" in refusal("push", "me/it", "--merged", "--dry-run")
     assert main(["push", "me/it", "--dry-run"]) == 0
     said = capsys.readouterr().err
     assert "Training changes all of them." in Path("reports/sudoku-d_opsd-0.html").read_text()
@@ -104,9 +97,8 @@ def test_a_published_champion_is_served_and_its_card_names_all_weights(whole, em
     import mlflow
 
     mlflow.set_tracking_uri(tracking_uri(None))
-    champion = mlflow.artifacts.download_artifacts(
-        "models:/dopsd-sudoku@champion", dst_path="champion"
-    )
+    best = "models:/dopsd-sudoku@champion"
+    champion = mlflow.artifacts.download_artifacts(best, dst_path="champion")
     card = (Path(champion) / "README.md").read_text()
     assert "All weights, trained from" in card and "LoRA: none: all weights trained" in card
     assert "--merged" not in card
