@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -413,9 +414,7 @@ def test_chromium_draws_the_pages_at_every_width(finished, tmp_path_factory):
     assert main(["compare", str(KEY), "sudoku/rft/0"]) == 0
     pages = [KEY.page, Path("reports/compare/comparison.html")]
     with Browser(tmp_path_factory.mktemp("chromium")) as browser:
-        for path, width, is_dark in [
-            (p, w, d) for p in pages for w in (400, 900, 1280) for d in (0, 1)
-        ]:
+        for path, width, is_dark in product(pages, (400, 900, 1280), (0, 1)):
             browser.open(path, width, bool(is_dark))
             assert browser.run("return document.documentElement.scrollWidth") <= width
             assert browser.messages() == []
@@ -460,9 +459,8 @@ return [figure.below[0].axis_label, Math.max(...figure.renderers[0].data_source.
 
 @pytest.mark.full
 def test_the_command_in_the_page_repeats_the_run(tmp_path):
-    first, second = (
-        Workspace(tmp_path / name, is_shipped=True, is_warm=True) for name in ("first", "second")
-    )
+    names = ("first", "second")
+    first, second = (Workspace(tmp_path / name, is_shipped=True, is_warm=True) for name in names)
     changes = [f"--set={key}={json.dumps(value)}" for key, value in SHORT_RUN.items()]
     first.run(sys.executable, "-m", "dopsd", "params", *changes)
     first.commit()

@@ -7,7 +7,7 @@ import doctest
 import shutil
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,9 +81,8 @@ def test_an_example_of_the_library_runs(name: str, tmp_path: Path, monkeypatch):
     """As a reader would run it: in a folder with the embedded base in it; here that is the toy."""
     shutil.copytree(TOY / "base", tmp_path / "base")
     monkeypatch.chdir(tmp_path)
-    found = doctest.DocTestFinder(recurse=False).find(
-        getattr(dopsd, name) if name else dopsd, name or "dopsd", globs={}
-    )
+    of = getattr(dopsd, name) if name else dopsd
+    found = doctest.DocTestFinder(recurse=False).find(of, name or "dopsd", globs={})
     assert found[0].examples, f"{name}: no Example"
     report: list[str] = []
     result = doctest.DocTestRunner(verbose=False).run(found[0], out=report.append)
@@ -96,10 +95,8 @@ def test_a_trace_goes_from_masks_to_the_answer(policy):
     rollout = Rollout("a", 0, ids, answer, torch.tensor([2, 0, 2]))
     steps = dopsd.trace(policy, rollout)
     assert [(step.step, step.text) for step in steps] == [(0, "···"), (2, "·2·"), (3, "12_")]
-    assert [step.committed.tolist() for step in steps][:2] == [
-        [False, True, False],
-        [True, False, True],
-    ]
+    committed = [step.committed.tolist() for step in steps]
+    assert committed[:2] == [[False, True, False], [True, False, True]]
 
 
 def test_a_rollout_depends_on_its_seed_and_attempt_alone(policy, run):
@@ -140,6 +137,8 @@ def test_a_run_is_resumed_and_its_adapter_loads(project, run):
 
 def errors(policy, run) -> dict[str, object]:
     rollouts = dopsd.sample(policy, [PUZZLE], run)
+    short = replace(rollouts[0], completion_ids=rollouts[0].completion_ids[:16])
+    plain = dopsd.load_policy(run.model.path)
     ema = replace(run, algorithm=DOpsdConfig(teacher="ema"))
     rft = dopsd.run_settings("embedded", method="rft")
     return {
@@ -157,28 +156,20 @@ def errors(policy, run) -> dict[str, object]:
         "not among the problems": lambda: dopsd.score(policy, rollouts, [], run),
         "expected d_opsd": lambda: dopsd.training_states(policy, rollouts, rft),
         "ema is an average": lambda: dopsd.training_states(policy, rollouts, ema),
-        "training_states: rollouts: expected a list": lambda: dopsd.training_states(
-            policy, [], run
-        ),
-        "has 16 tokens, and run.sampling.gen_length is 40": lambda: dopsd.d_opsd_loss(
-            policy, [replace(rollouts[0], completion_ids=rollouts[0].completion_ids[:16])], run
-        ),
+        "rollouts: expected a list": lambda: dopsd.training_states(policy, [], run),
+        "has 16 tokens, and run.s": lambda: dopsd.d_opsd_loss(policy, [short], run),
         "temperature nan": lambda: dopsd.sample(policy, [PUZZLE], run, temperature=float("nan")),
         "expected a list, found one problem": lambda: dopsd.sample(policy, PUZZLE, run),
         "expected one rollout, found list": lambda: dopsd.trace(policy, rollouts),
         "seed 'x': expected a whole number": lambda: dopsd.run_settings(seed="x"),
         "did you mean d_opsd": lambda: dopsd.run_settings(method="d-opsd"),
         "method.d_opsd.reveal_ratio": lambda: dopsd.run_settings(changes={"reveal_ratio": 0.1}),
-        "expected a value that YAML can hold": lambda: dopsd.run_settings(
-            changes={"train.updates": object()}
-        ),
+        "that YAML can hold": lambda: dopsd.run_settings(changes={"train.updates": object()}),
         "other_code|unknown; there is stop": lambda: dopsd.train(run, other_code="bogus"),
         "device mps: unknown": lambda: dopsd.load_policy(run.model.path, device="mps"),
         "adapter nowhere: no such folder": lambda: dopsd.load_policy(run.model.path, "nowhere"),
         "adapter: expected a folder": lambda: dopsd.load_policy(run.model.path, True),
-        "nothing to train": lambda: dopsd.d_opsd_loss(
-            dopsd.load_policy(run.model.path), rollouts, run
-        ),
+        "nothing to train": lambda: dopsd.d_opsd_loss(plain, rollouts, run),
     }
 
 
@@ -190,18 +181,8 @@ def test_mistakes_are_one_line(policy, run):
 
 
 def test_training_outside_the_main_thread_is_refused(run):
-    caught: list[Exception] = []
-
-    def attempt() -> None:
-        try:
-            dopsd.train(run)
-        except DopsdError as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=attempt)
-    thread.start()
-    thread.join()
-    assert "main thread" in str(caught[0])
+    with ThreadPoolExecutor(1) as pool, pytest.raises(DopsdError, match="main thread"):
+        pool.submit(dopsd.train, run).result()
 
 
 def test_blocks_of_attention_may_be_named(tmp_path: Path):

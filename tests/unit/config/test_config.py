@@ -37,26 +37,15 @@ def test_what_is_done_to_parsed_settings_stays_with_the_one_who_does_it():
 def test_the_embedded_profile_states_every_setting():
     raw = embedded()
     params = checked(raw, "p")
-    for section in (
-        "data",
-        "pretrain",
-        "sampling",
-        "train",
-        "model",
-        "select",
-        "tracking",
-        "matrix",
-        "launch",
-    ):
+    names = ("data", "pretrain", "sampling", "train", "model", "select", "tracking", "matrix")
+    for section in (*names, "launch"):
         known = params.model_dump()[section].keys() - {"reuse", "also"}  # named in comments
         assert raw[section].keys() == known, section
     for name, task in params.model_dump()["data"].items():
         optional = {"model", "pretrain"}  # overrides, which only some tasks have
         assert raw["data"][name].keys() - optional == task.keys() - optional
     for name, method in raw["method"].items():  # an algorithm that is not named has its defaults
-        assert method.keys() == params.model_dump()["method"][name].keys(), (
-            f"embedded.yaml of {name}"
-        )
+        assert method.keys() == params.model_dump()["method"][name].keys(), name
 
 
 @pytest.mark.parametrize(
@@ -173,17 +162,10 @@ def test_check_reports_no_errors_and_unknown_names_are_refused(here, capsys, ref
 def test_check_names_files_that_are_not_there(here, refusal):
     prompts = "data.countdown.prompt_file=data/external/mine.txt"
     assert main(["params", "--profile", "llada-8b-countdown", "--set", prompts]) == 0
-    lines = refusal("check").splitlines()
-    for line, name in zip(
-        lines,
-        (
-            "prompt_file: data/external/mine.txt",
-            "test.path: data/external/countdown.jsonl",
-            "model.path: models/LLaDA-8B-Instruct/config.json",
-        ),
-        strict=True,
-    ):
-        assert f"{name}: no such file" in line
+    prompt, rows, base = refusal("check").splitlines()
+    assert "prompt_file: data/external/mine.txt: no such file" in prompt
+    assert "test.path: data/external/countdown.jsonl: no such file" in rows
+    assert "model.path: models/LLaDA-8B-Instruct/config.json: no such file" in base
     write_params(model__path="~/base", pretrain__tasks=["sudoku"])  # which makes no base there
     assert "model.path: ~/base/config.json: no such file; write the" in refusal("check")
 

@@ -47,9 +47,8 @@ def test_an_empty_value_is_filled_and_emptied_on_its_line(full, empty, line):
     assert line in FILE.read_text()
     set_to(empty)
     assert load_params().model_dump() == load_params(ROOT / "params.yaml").model_dump()
-    assert [line.split() for line in FILE.read_text().splitlines()] == [
-        line.split() for line in SHIPPED.splitlines()
-    ]
+    written, shipped = (text.splitlines() for text in (FILE.read_text(), SHIPPED))
+    assert [line.split() for line in written] == [line.split() for line in shipped]
 
 
 def test_a_list_that_an_older_release_wrote_over_several_lines_can_be_emptied():

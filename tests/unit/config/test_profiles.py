@@ -59,19 +59,15 @@ def test_reference_is_the_published_code_and_paper_its_equations():
     assert reference.run("gsm8k", "d_opsd", 0).train.warmup_ratio == 1e-4
     assert reference.train.lora == AdapterConfig() and reference.train.learning_rate == 5e-6
     paper = checked(profiles.resolve("llada-8b-math500", "paper"), Path("p")).method.d_opsd
-    assert (paper.reveal_scope, paper.loss_vocabulary, paper.reduction) == (
-        "all_masked",
-        "full",
-        "mean",
-    )
+    reads = (paper.reveal_scope, paper.loss_vocabulary, paper.reduction)
+    assert reads == ("all_masked", "full", "mean")
     assert (paper.updates_per_trajectory, paper.record, paper.clip) == (1, "all", 0.04)
 
 
 def test_hardware_changes_no_setting_that_decides_a_result():
-    parts = [
-        params_file.flat(profiles.resolve("llada-8b-sudoku", "reference", h))
-        for h in ("1x80gb", "4x80gb", "1xh200")
-    ]
+    machines = ("1x80gb", "4x80gb", "1xh200")
+    resolved = (profiles.resolve("llada-8b-sudoku", "reference", name) for name in machines)
+    parts = [params_file.flat(raw) for raw in resolved]
     odd = {key for key in parts[0] if len({str(part[key]) for part in parts}) > 1}
     memory = {"processes", "batch_size", "micro_batch_states", "gradient_checkpointing"}
     assert {key.split(".")[-1] for key in odd} <= memory
@@ -96,10 +92,7 @@ def test_a_small_base_samples_and_evaluates_more_texts_at_once(base: str, hardwa
 def test_the_small_preset_adapts_with_the_problems_that_it_leaves():
     raw = profiles.resolve("smollm2-135m-countdown", "small", "cpu")
     train, learn = raw["train"], raw["adapt"]["learn"]["train"]
-    assert (learn["updates"], learn["checkpoint_every"]) == (
-        train["updates"],
-        train["checkpoint_every"],
-    )
+    assert all(learn[key] == train[key] for key in ("updates", "checkpoint_every"))
     assert learn["prompts_per_collect"] <= raw["data"]["countdown"]["limit"]
 
 
@@ -142,9 +135,8 @@ def test_a_change_keeps_comments_of_the_user_and_a_profile_replaces_them(embedde
     assert mine != text
     Path("params.yaml").write_text(mine)
     assert main(["params", "--set", "matrix.seeds=[0, 1]"]) == 0
-    assert Path("params.yaml").read_text() == mine.replace(
-        "seeds: [0] # mine", "seeds: [0, 1] # mine"
-    )
+    changed = mine.replace("seeds: [0] # mine", "seeds: [0, 1] # mine")
+    assert Path("params.yaml").read_text() == changed
     assert main(["params", "--profile", "embedded"]) == 0
     assert Path("params.yaml").read_text() == text
     assert "# tried 1 on Monday" in Path("work/params.before.yaml").read_text()
@@ -240,6 +232,7 @@ def test_a_change_of_one_of_two_keys_that_share_a_value_leaves_the_other(here):
         (["--profile", "llama"], "--profile llama: unknown; there is embedded, and BASE-TASK"),
         (["--profile", "llada-8b-gsm8k", "--preset", "best"], "there is reference, paper, small"),
         (["--profile", "llada-8b-gsm8k", "--hardware", "tpu"], "--hardware tpu: unknown"),
+        (["--profile", "dream-7b-gsm8k", "--hardware", "1x16gb"], "no settings for it; there is"),
         (["--profile", "embedded", "--set", "train.updates"], "expected key=value"),
         (["--profile", "embedded", "--set", "train.update=3"], "train.update: unknown key"),
         (["--profile", "embedded", "--set", "train.updates.x=3"], "updates is not a section"),
@@ -284,9 +277,8 @@ def plug_in(tmp_path, monkeypatch) -> Path:
     folder.mkdir()
     (folder / "__init__.py").touch()
     packages = profiles.layers.ALGORITHMS.packages | {"mine": folder.name}
-    monkeypatch.setitem(
-        vars(profiles.layers.ALGORITHMS), "packages", dict(sorted(packages.items()))
-    )
+    registered = dict(sorted(packages.items()))
+    monkeypatch.setitem(vars(profiles.layers.ALGORITHMS), "packages", registered)
     monkeypatch.delitem(sys.modules, folder.name, raising=False)  # of another test's folder
     for cached in (profiles.layers._language_models, profiles.layers.embedded_text):
         monkeypatch.setattr(profiles.layers, cached.__name__, cached.__wrapped__)
@@ -297,9 +289,8 @@ def test_an_algorithms_folder_has_its_part_of_every_profile_and_its_papers_figur
     (plug_in / "embedded.yaml").write_text("mine: # like rft\n  draws: 3\n")
     (plug_in / "profiles.yaml").write_text("tasks: {math500: {draws: 4}}\n")
     table = "source: arXiv 1\n  protocol: of mine\n  lengths: {gsm8k: [256]}\n"
-    (plug_in / "published.yaml").write_text(
-        f"- {table}  methods: {{mine: {{gsm8k: {{accuracy: [9.0]}}}}}}\n"
-    )
+    methods = "  methods: {mine: {gsm8k: {accuracy: [9.0]}}}\n"
+    (plug_in / "published.yaml").write_text(f"- {table}{methods}")
     assert "\n  just_grpo:" in (text := profiles.layers.embedded_text())
     assert "\n  mine: # like rft\n    draws: 3\n  rft:" in text
     layers = profiles.language_models()["tasks"]

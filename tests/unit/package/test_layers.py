@@ -18,21 +18,9 @@ from dopsd.tasks.registry import TASKS
 
 # Lowest first. A module imports from its own package and from packages below it.
 LAYERS = [
-    {"core"},
-    {"distributed"},
-    {"models"},
-    {"tasks"},
-    {"rollout"},
-    {"algorithms"},
-    {"training"},
-    {"evaluation"},
-    {"tracking", "analysis"},
-    {"config"},
-    {"pipeline"},
-    {"api"},
-    {"serving"},
-    {"cli"},
-    {"__main__"},
+    *({"core"}, {"distributed"}, {"models"}, {"tasks"}, {"rollout"}, {"algorithms"}, {"training"}),
+    *({"evaluation"}, {"tracking", "analysis"}, {"config"}, {"pipeline"}, {"api"}, {"serving"}),
+    *({"cli"}, {"__main__"}),
 ]
 DOORS = {
     "huggingface_hub": {"models", "tracking"},

@@ -43,29 +43,21 @@ class Derived(Example):
 
 
 def test_a_row_gives_type_bounds_default_and_the_meaning_wherever_it_is_written():
+    kind = "number >= 0 and <= 1 or null"
     assert settings_rows(Example) == [
         ["`beside`", "whole number >= 1", "`1`", "on its line"],
-        ["`above`", "number >= 0 and <= 1 or null", "`0.5`", "above it, on two lines"],
+        ["`above`", kind, "`0.5`", "above it, on two lines"],
         ["`wrapped`", "true or false", "`false`", "on one of its lines"],
         ["`described`", "list of text (length at least 1)", "`[a]`", "in the field"],
         ["`nothing`", "number > 0 and < 1", "required", ""],
     ]
-    assert settings_rows(Derived)[1] == [
-        "`above`",
-        "number >= 0 and <= 1 or null",
-        "`null`",
-        "above it, on two lines",
-    ]
+    assert settings_rows(Derived)[1] == ["`above`", kind, "`null`", "above it, on two lines"]
 
 
 def test_every_setting_has_a_meaning():
     kinds = [*(kind for _, kind in sections()), *shared_parts()]
-    missing = [
-        f"{kind.__name__}.{name}"
-        for kind in kinds
-        for name in kind.model_fields
-        if not meaning(kind, name)
-    ]
+    fields = [(kind, name) for kind in kinds for name in kind.model_fields]
+    missing = [f"{kind.__name__}.{name}" for kind, name in fields if not meaning(kind, name)]
     assert missing == [], "add a comment to the line of the setting in its config.py"
 
 
