@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 PUZZLE, GRID = "0234341221434320", "1234341221434321"
+
+
+def generation(question: str, truth: object, answer: str) -> dict[str, object]:
+    text = f"<answer>{answer}</answer>"
+    return {"question": question, "ground_truth": truth, "generation": text}
+
+
 ROWS = {  # a generation of each task, where the published ones are not at hand
-    "sudoku": {
-        "question": f"Solve: {PUZZLE}",
-        "ground_truth": GRID,
-        "generation": f"<answer>{GRID}</answer>",
-    },
-    "gsm8k": {
-        "question": "2 + 2?",
-        "ground_truth": 4.0,
-        "generation": r"<answer>\boxed{4}</answer>",
-    },
-    "math500": {
-        "question": "Half?",
-        "ground_truth": r"\frac12",
-        "generation": r"<answer>\boxed{\frac{1}{2}}</answer>",
-    },
-    "countdown": {
-        "question": "",
-        "ground_truth": [[49, 55, 53], 51],
-        "generation": r"<answer>\boxed{49+55-53}</answer>",
-    },
-    "chains": {"question": "3 *4 -1", "ground_truth": "1", "generation": "<answer>1</answer>"},
+    "sudoku": generation(f"Solve: {PUZZLE}", GRID, GRID),
+    "gsm8k": generation("2 + 2?", 4.0, r"\boxed{4}"),
+    "math500": generation("Half?", r"\frac12", r"\boxed{\frac{1}{2}}"),
+    "countdown": generation("", [[49, 55, 53], 51], r"\boxed{49+55-53}"),
+    "chains": generation("3 *4 -1", "1", "1"),
 }
 SOURCES = {  # rows as the datasets have them
     "sudoku": {"Puzzle": PUZZLE, "Solution": GRID},
@@ -33,10 +24,8 @@ SOURCES = {  # rows as the datasets have them
     "countdown": {"nums": [49, 55, 53], "target": 51},
     "traces": {"question": "2 + 2?", "response": "4"},
 }
-FEWEST = (
-    "evaluate: {protocols: {greedy: {gen_length: 40, block_length: 4, steps: 40}}}\nablate:"
-    " {tables: {few: []}}\n"
-)
+FEWEST = "evaluate: {protocols: {greedy: {gen_length: 40, block_length: 4, steps: 40}}}\n"
+FEWEST += "ablate: {tables: {few: []}}\n"
 SETTINGS = """\
 matrix: {tasks: [sudoku], methods: [d_opsd, sft], seeds: [0, 1]}
 data:
@@ -66,17 +55,9 @@ VALUES = [
     *(None, -1, 0.5, float("nan"), 10**400, "x" * 1000, "\ud800", "../x", [], {}, [[]]),
     *({"a": {"b": 1}}, "null", "2001-01-01"),
 ]
-STATE = {
-    "update": 4,
-    "counters": {"rollouts": 8},
-    "waiting": 0,
-    "empty_in_a_row": 0,
-    "spent": 1.5,
-    "cpu_spent": 1.0,
-    "memory": {"micro_batch_states": 8, "gradient_checkpointing": False},
-    "ranks": 1,
-}
-STATE |= {"scores": [0.5], "squares": [0.1], "gathered": {"loss": [1.0, 2.0]}}
+STATE = {"update": 4, "counters": {"rollouts": 8}, "waiting": 0, "empty_in_a_row": 0, "spent": 1.5}
+STATE |= {"cpu_spent": 1.0, "memory": {"micro_batch_states": 8, "gradient_checkpointing": False}}
+STATE |= {"ranks": 1, "scores": [0.5], "squares": [0.1], "gathered": {"loss": [1.0, 2.0]}}
 COMMANDS = [  # words of commands, a name in place of @
     *("compare @", "compare sudoku/d_opsd/@", "compare sudoku/@/0", "compare @/d_opsd/0"),
     *(

@@ -47,13 +47,10 @@ def text(draw: Random) -> str:
 def name(draw: Random, root: str) -> str:
     """A name of a task, run, protocol, file: with luck one that leads out of the folder."""
     found = draw.choice(NAMES).replace("{root}", root.lstrip("/"))
-    return (
-        found
-        if draw.random() < 0.7
-        else found
-        + draw.choice(["/", "", "\n", "\0", "x"])
-        + draw.choice(NAMES).replace("{root}", root)
-    )
+    if draw.random() >= 0.7:
+        found += draw.choice(["/", "", "\n", "\0", "x"])
+        found += draw.choice(NAMES).replace("{root}", root)
+    return found
 
 
 def changed(draw: Random, sound: bytes, others: Sequence[bytes] = ()) -> bytes:

@@ -30,21 +30,12 @@ def small_settings() -> dict[str, Any]:
     raw["data"]["countdown"] |= {"generate": 64, "validation": 12, "generate_test": 12}
     for task in ("countdown", "chains"):  # the toy base serves all tasks
         raw["data"][task] |= {"model": None, "pretrain": None}
-    raw["pretrain"] |= {
-        "d_model": 32,
-        "n_layers": 2,
-        "n_heads": 2,
-        "mlp_hidden_size": 64,
-        "updates": 200,
-        "batch_size": 16,
-    }
+    raw["pretrain"] |= {"d_model": 32, "n_layers": 2, "n_heads": 2, "mlp_hidden_size": 64}
+    raw["pretrain"] |= {"updates": 200, "batch_size": 16}
     raw["method"]["d_opsd"] |= {"attempts": 3, "keep_threshold": 0.0, "updates_per_trajectory": 3}
     for method in raw["method"].values():  # sizes are those of section train
-        method["train"] |= {
-            key: None
-            for key in ("updates", "prompts_per_collect", "lora")
-            if key in method["train"]
-        }
+        sizes = {"updates", "prompts_per_collect", "lora"} & method["train"].keys()
+        method["train"] |= dict.fromkeys(sizes)
     raw["train"]["lora"] |= {"r": 4, "alpha": 4}
     raw["evaluate"]["bootstrap"] = 100
     return raw

@@ -35,11 +35,8 @@ class Workspace:
             "PYTHONPATH": str(folder),
             "DVC_NO_ANALYTICS": "1",
         }
-        self.env |= {
-            f"GIT_{who}_{what}": "test@localhost"
-            for who in ("AUTHOR", "COMMITTER")
-            for what in ("NAME", "EMAIL")
-        }
+        for who in ("AUTHOR", "COMMITTER"):
+            self.env |= {f"GIT_{who}_{what}": "test@localhost" for what in ("NAME", "EMAIL")}
         self.run("git", "init", "-q")
         if not is_shipped:
             shutil.copytree(TOY / "base", folder / "base")  # that of the small settings

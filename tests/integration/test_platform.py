@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from composed import LIST, Postgres, Stack, Store, postgres_programs
+from composed import LIST, Postgres, Stack, Store, needs_postgres
 from waiting import until
 from warm_python import warm_bin
 from workspace import Workspace, overrides, results
@@ -20,10 +20,7 @@ from dopsd.core.fingerprint import sha256
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(
-        postgres_programs() is None,
-        reason="needs PostgreSQL's server programs (Debian: postgresql)",
-    ),
+    needs_postgres,
 ]
 ADAPTER = "runs/sudoku/d_opsd/0/best/adapter_model.safetensors"
 
@@ -33,11 +30,9 @@ def test_the_embedded_default_runs_on_the_composed_platform_whose_worker_stops_a
 ):
     origin = Workspace(tmp_path / "origin")
     branch = origin.run("git", "branch", "--show-current").strip()
-    secrets = {"POSTGRES_PASSWORD": "p4ss", "STORE_USER": "user", "STORE_PASSWORD": "w0rd"}
-    stack = Stack(
-        tmp_path / "stack",
-        secrets | {"DOPSD_REPOSITORY": str(origin.folder), "DOPSD_REVISION": branch},
-    )
+    given = {"POSTGRES_PASSWORD": "p4ss", "STORE_USER": "user", "STORE_PASSWORD": "w0rd"}
+    given |= {"DOPSD_REPOSITORY": str(origin.folder), "DOPSD_REVISION": branch}
+    stack = Stack(tmp_path / "stack", given)
     workspace = tmp_path / "workspace"
     database = Postgres(stack.ports["postgres"], stack.services["postgres"]["environment"])
     store = Store(stack.ports["minio"])
@@ -85,16 +80,8 @@ def run_and_check(stack: Stack, database: Postgres, workspace: Path) -> None:
     listed = stack.run("python", "-c", LIST, "mlflow", like="worker").splitlines()
     assert sum(name.endswith("adapter_model.safetensors") for name in listed) == 2
     got = stack.folder / "champion"
-    stack.run(
-        "mlflow",
-        "artifacts",
-        "download",
-        "-u",
-        "models:/dopsd-sudoku@champion",
-        "-d",
-        str(got),
-        like="worker",
-    )
+    download = ("mlflow", "artifacts", "download", "-u", "models:/dopsd-sudoku@champion")
+    stack.run(*download, "-d", str(got), like="worker")
     assert sha256(got / "adapter_model.safetensors") == sha256(workspace / ADAPTER)
 
 
@@ -142,9 +129,8 @@ def cancel_after_the_server_was_away(stack: Stack, workspace: Path) -> None:
     training.resume()
     stack.start("prefect")
     stack.until_healthy("prefect")
-    listed = stack.run(
-        "prefect", "flow-run", "ls", "--state", "RUNNING", "-o", "json", like="worker"
-    )
+    running = ("prefect", "flow-run", "ls", "--state", "RUNNING", "-o", "json")
+    listed = stack.run(*running, like="worker")
     assert saved(workspace) == before
     stack.run("prefect", "flow-run", "cancel", json.loads(listed)[0]["id"], like="worker")
     until(lambda: saved(workspace) > before)
