@@ -49,12 +49,7 @@ class Run:
     """`dvc repro` in a session of its own; its output in a file, or in pipes that can be closed."""
 
     def __init__(
-        self,
-        folder: Path,
-        command: str,
-        number: int,
-        env: dict[str, str] | None = None,
-        piped: str = "",
+        self, folder: Path, command: str, number: int, env: dict[str, str], piped: str = ""
     ) -> None:
         self.folder, self.state = folder, state_of(folder)
         self.log = self.state / f"attempt-{number}.log"
@@ -64,19 +59,11 @@ class Run:
             for name in ("stdout", "stderr"):
                 if piped in (name, "both"):
                     streams[name] = subprocess.PIPE
-            self.process = subprocess.Popen(
-                words,
-                cwd=folder,
-                env=environment(folder, self.state) | (env or {}),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                **streams,
-            )
-        self.readers = [
-            threading.Thread(target=self._copy, args=(s,), daemon=True) for s in self._pipes()
-        ]
-        for reader in self.readers:
-            reader.start()
+            here = {"cwd": folder, "env": environment(folder, self.state) | env}
+            streams["stdin"] = subprocess.DEVNULL
+            self.process = subprocess.Popen(words, start_new_session=True, **here, **streams)
+        for stream in self._pipes():
+            threading.Thread(target=self._copy, args=(stream,), daemon=True).start()
 
     def _pipes(self) -> list:
         return [stream for stream in (self.process.stdout, self.process.stderr) if stream]
@@ -160,9 +147,8 @@ def ask_to_stop(run: Run, deliver: Callable[[], None]) -> str:
     deliver()
     while done and saved_update(run.folder) < done:
         is_over = not processes.of_part(run.state, "stage")
-        if (saved := saved_update(run.folder)) < done and (
-            is_over or time.monotonic() > began + SAVED
-        ):
+        is_late = is_over or time.monotonic() > began + SAVED
+        if is_late and (saved := saved_update(run.folder)) < done:
             when = "after the end of training" if is_over else f"{SAVED:.0f} s later"
             return f"{done} updates done at the signal; newest checkpoint {when}: update {saved}"
         time.sleep(0.05)

@@ -11,9 +11,8 @@ from pathlib import Path
 from chaos.plan import DISK
 
 CLASSES = 16
-LAYOUT = struct.Struct(
-    f"={CLASSES}q5q256s"
-)  # counts; class, number, errno, is_failing, is_hit; path
+# counts; class, number, errno, is_failing, is_hit; path
+LAYOUT = struct.Struct(f"={CLASSES}q5q256s")
 
 
 def library(place: Path) -> Path | None:

@@ -43,17 +43,11 @@ def environment(folder: Path, state: Path) -> dict[str, str]:
     """Of every process of a trial; $CHAOS_STATE also marks them as this trial's."""
     own = ("MLFLOW_", "PREFECT_", "DVC_", "DOPSD_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-    return env | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": f"{HOOK}{os.pathsep}{folder}",
-        "CHAOS_STATE": str(state),
-        "DVC_SITE_CACHE_DIR": str(state / "dvc"),
-        "OMP_NUM_THREADS": "1",
-        "DVC_NO_ANALYTICS": "1",
-        "DO_NOT_TRACK": "1",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env |= {"PYTHONPATH": f"{HOOK}{os.pathsep}{folder}", "CHAOS_STATE": str(state)}
+    env |= {"DVC_SITE_CACHE_DIR": str(state / "dvc"), "MLFLOW_DISABLE_TELEMETRY": "true"}
+    names = ("OMP_NUM_THREADS", "DVC_NO_ANALYTICS", "DO_NOT_TRACK", "PYTHONDONTWRITEBYTECODE")
+    return env | dict.fromkeys(names, "1")
 
 
 def dvc(*words: str) -> tuple[str, ...]:
@@ -73,15 +67,8 @@ def run(folder: Path, state: Path, *words: str, **env: str) -> str:
 
 def tried(folder: Path, state: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """A command that may fail."""
-    return subprocess.run(
-        words,
-        cwd=folder,
-        env=environment(folder, state) | env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
+    here = {"cwd": folder, "env": environment(folder, state) | env, "stdin": subprocess.DEVNULL}
+    return subprocess.run(words, capture_output=True, text=True, errors="replace", **here)
 
 
 def make_template(place: Path) -> Path:

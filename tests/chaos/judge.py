@@ -68,17 +68,11 @@ def tracked(database: Path) -> tuple[list[int], int, int]:
         return [], 0, 0
     # to read, it may have to undo what a full disk cut off
     with closing(sqlite3.connect(database, timeout=30)) as base:
-        runs = base.execute(
-            "select r.run_uuid from runs r join experiments e on e.experiment_id = r.experiment_id"
-            " where e.name = 'dopsd'",
-        ).fetchall()
-        marks = ",".join("?" * len(runs))
-        ids = [run for (run,) in runs]
-        points = base.execute(
-            "select key, step, count(*) from metrics where key like 'train/%' and run_uuid in"
-            f" ({marks}) group by key, step",
-            ids,
-        ).fetchall()
+        of_dopsd = "runs r join experiments e using (experiment_id) where e.name = 'dopsd'"
+        runs = base.execute(f"select r.run_uuid from {of_dopsd}").fetchall()
+        of_runs = f"run_uuid in (select r.run_uuid from {of_dopsd}) and key like 'train/%'"
+        counted = f"select key, step, count(*) from metrics where {of_runs} group by key, step"
+        points = base.execute(counted).fetchall()
     steps = sorted({step for key, step, _ in points if key == "train/loss"})
     return steps, sum(count - 1 for *_, count in points), len(runs)
 

@@ -9,24 +9,10 @@ from typing import Any
 TRAINING = ("collecting", "updating", "saving", "publishing")
 STAGES = ("evaluating", "evaluate", "select", "test", "report", "between")
 UPDATES = 12  # of a trial's run
-KINDS = {  # how often each comes in a block of trials
-    "kill": 5,
-    "term": 3,
-    "int": 3,
-    "slow": 2,
-    "pipe": 2,
-    "enospc": 3,
-    "eio": 2,
-    "checkpoint": 2,
-    "rows": 1,
-    "adapter": 1,
-    "lock": 1,
-    "evaluation": 2,
-    "log": 1,
-    "base": 1,
-    "cache": 1,
-    "twice": 2,
-}
+# how often each comes in a block of trials
+KINDS = {"kill": 5, "term": 3, "int": 3, "slow": 2, "pipe": 2, "enospc": 3, "eio": 2}
+KINDS |= {"checkpoint": 2, "rows": 1, "adapter": 1, "lock": 1, "evaluation": 2, "log": 1}
+KINDS |= {"base": 1, "cache": 1, "twice": 2}
 DAMAGES = ("checkpoint", "rows", "adapter", "lock", "evaluation", "log", "base", "cache")
 # when the run is stopped before its files are damaged: earlier there would be nothing to damage
 WHERE = {

@@ -50,31 +50,21 @@ def remove(name: str) -> Callable[[Path], None]:
     return act
 
 
-BUSY = (
-    r"another process is training|Unable to acquire lock|is busy, it is being blocked|holds"
-    r" (?:the|this) workspace"
-)
+BUSY = r"another process is training|Unable to acquire lock|is busy, it is being blocked"
+BUSY += r"|holds (?:the|this) workspace"
 DISK = r"[Nn]o space left|[Ff]ree some space|Input/output error"
-UNREADABLE = (
-    r"Lockfile 'dvc\.lock' is corrupted|unable to read: 'dvc\.lock'|'dvc\.lock' (?:validation"
-    r" failed|is invalid)"
-)
+UNREADABLE = r"Lockfile 'dvc\.lock' is corrupted|unable to read: 'dvc\.lock'"
+UNREADABLE += r"|'dvc\.lock' (?:validation failed|is invalid)"
+CHECKOUT = r"[Rr]un (git (?:checkout|restore) (?:-- )?[\w/-]+(?: [\w/-]+\.yaml)?)"
+REMOVED = r"[Rr]emove `?((?:work|runs|data|\.dvc)/[\w./-]+)"
 Act = Callable[[Path], None]
 KNOWN: tuple[tuple[str, bool, Callable[[re.Match[str]], Act]], ...] = (
     (BUSY, False, lambda _: wait),
     (DISK, False, lambda _: wait),
     (r"run `(dopsd train [^`]*)` to restore", True, lambda found: command(found[1])),
     (r"`((?:git|dvc) (?:checkout|restore)[^`]*)`", True, lambda found: command(found[1])),
-    (
-        r"[Rr]un (git (?:checkout|restore) (?:-- )?[\w/-]+(?: [\w/-]+\.yaml)?)",
-        True,
-        lambda found: command(found[1]),
-    ),
-    (
-        r"[Rr]emove `?((?:work|runs|data|\.dvc)/[\w./-]+)",
-        True,
-        lambda found: remove(found[1].rstrip(".")),
-    ),
+    (CHECKOUT, True, lambda found: command(found[1])),
+    (REMOVED, True, lambda found: remove(found[1].rstrip("."))),
     # DVC's own, which leaves its repair to git
     (UNREADABLE, True, lambda _: command("git checkout dvc.lock")),
 )

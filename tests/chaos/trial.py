@@ -137,7 +137,7 @@ class Trial:
         """A second run of the same workspace, started while the first is there."""
         time.sleep(self.plan.delay)
         self.facts.phase = processes.phase(self.state)[0]
-        second = Run(self.folder, self.plan.command, 1)
+        second = Run(self.folder, self.plan.command, 1, {})
         if self.plan.details["first_ends"]:
             time.sleep(1.0)
             processes.send(run.group(), signal.SIGINT)
@@ -180,10 +180,8 @@ class Trial:
                 return
             repair = repairs.find(ended)
             if repair is None:
-                facts.wrong.append(
-                    f"attempt {number} ended with exit code {ended.status} (stage:"
-                    f" {ended.stage_status}): {ended.line}"
-                )
+                status = f"{ended.status} (stage: {ended.stage_status})"
+                facts.wrong.append(f"attempt {number} ended with exit code {status}: {ended.line}")
                 facts.lost += ["no known repair"]
                 return
             if repair.is_refusal:
