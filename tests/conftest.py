@@ -40,13 +40,9 @@ signal.signal(
 
 
 pytest_plugins = ["card"]  # fixtures of tests/cuda
-PACKAGES = {  # of Debian, by a word in the reason of a skipped test
-    "bubblewrap": "bubblewrap",
-    "PostgreSQL": "postgresql",
-    "Chromium": "chromium",
-    "C compiler": "gcc",
-    "g++": "g++",
-}
+# of Debian, by a word in the reason of a skipped test
+PACKAGES = {"bubblewrap": "bubblewrap", "PostgreSQL": "postgresql", "Chromium": "chromium"}
+PACKAGES |= {"C compiler": "gcc", "g++": "g++"}
 STAGES = ("evaluate_base", "train", "evaluate", "select", "test", "report")
 
 

@@ -39,30 +39,22 @@ def garbage() -> st.SearchStrategy[str]:
 
 
 def golden(task: str) -> list[dict[str, Any]]:
-    return [
-        json.loads(line)
-        for line in (PUBLISHED / "golden" / f"{task}_256.jsonl").read_text().splitlines()
-    ]
+    lines = (PUBLISHED / "golden" / f"{task}_256.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def judged(task: Task) -> Iterator[tuple[dict[str, Any], Score]]:
     """Every published generation with the verdict on it."""
     for row in golden(task.name):
-        yield (
-            row,
-            task.verify(
-                task.of_generation(row["question"], row["ground_truth"]), row["generation"]
-            ),
-        )
+        problem = task.of_generation(row["question"], row["ground_truth"])
+        yield row, task.verify(problem, row["generation"])
 
 
 def published_mean(task: Task, as_parsed: Callable[[str | None], Any]) -> float:
     """Mean score in % of the published generations, each with the published answer and score."""
     scores = []
     for row, score in judged(task):
-        assert (as_parsed(score.answer), score.score) == (
-            row["parsed"],
-            pytest.approx(row["score"]),
-        )
+        assert as_parsed(score.answer) == row["parsed"]
+        assert score.score == pytest.approx(row["score"])
         scores.append(score.score)
     return 100 * sum(scores) / len(scores)

@@ -242,10 +242,7 @@ def test_a_plugin_that_does_not_fit_its_protocol_is_refused_by_name(
         (["train", "--task", "nope"], "--task nope: unknown; there is chains, copying, "),
         (["train", "--method", "nope"], METHODS),
         (["params", "--set=matrix.tasks=[nope]"], "unknown; there is chains, copying"),
-        (["params", "--set=matrix.methods=[nope]"], METHODS),
-        (["params", "--set=verify_teacher.tasks=[nope]"], "there is chains, copying"),
         (["params", "--set=method.nope.x=1"], f"unknown key; there is {METHODS}"),
-        (["score", "--task", "nope", "x"], "unknown; there is chains, copying"),
     ],
 )
 def test_an_unknown_name_lists_those_that_exist_with_those_of_entry_points(

@@ -36,13 +36,9 @@ class Installation:
             (self.bin / name).write_text(f'#!/bin/sh\nexec "{self.bin}/python" -m {name} "$@"\n')
             (self.bin / name).chmod(0o755)
         self.env = {k: v for k, v in os.environ.items() if k not in HERE}
-        self.env |= {
-            "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}",
-            "PREFECT_HOME": str(folder / "prefect"),
-            "PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api",
-            "DVC_NO_ANALYTICS": "1",
-            "OMP_NUM_THREADS": "1",
-        }
+        self.env |= {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
+        self.env |= {"PREFECT_HOME": str(folder / "prefect"), "DVC_NO_ANALYTICS": "1"}
+        self.env |= {"PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api"}
 
     def install(self, wheel: Path) -> None:
         """Put a wheel in the place of the last."""

@@ -43,11 +43,8 @@ def words_of(family: str) -> list[str]:
 def test_the_toy_of_a_base_that_is_not_here_is_of_its_kind(family: str, tmp_path: Path):
     settings = checked(profiles.resolve(f"{family}-gsm8k"), "p")
     build_toy(Path(settings.model.path), tmp_path)
-    policy = load_policy(
-        ModelConfig(path=str(tmp_path), block_size=settings.model.block_size),
-        settings.train.lora,
-        0,
-    )
+    config = ModelConfig(path=str(tmp_path), block_size=settings.model.block_size)
+    policy = load_policy(config, settings.train.lora, 0)
     assert policy.trainable()  # its layers have the names that the profile adapts
     kinds = {"smollm2-135m": "a2d-llama", "opdlm-0.6b": "a2d-qwen3", "tide-0.6b": "a2d-qwen3"}
     assert policy.core.config.model_type.lower()[:4] == kinds.get(family, family)[:4]
@@ -111,10 +108,7 @@ def test_every_stage_of_a_profile_runs_and_its_cost_is_notified(here, capfd):
 
 def test_the_cost_of_the_real_run_is_printed_before_any_stage(here, monkeypatch, capsys):
     printed = []
-
-    def stage(*_: object) -> None:
-        printed.append(capsys.readouterr().out)
-
+    stage = lambda *_: printed.append(capsys.readouterr().out)  # noqa: E731
     monkeypatch.setattr(rehearse, "_run", stage)
     assert main(["rehearse", "--profile", "llada-8b-gsm8k", "--hardware", "4x80gb"]) == 0
     assert "4 x h100-80gb: about" in printed[0] and not "".join(printed[1:])

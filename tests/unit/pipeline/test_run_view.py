@@ -27,13 +27,9 @@ def texts(view: RunView, height: int = 40, footer: str = "") -> list[str]:
 
 
 def test_the_view_shows_state_bar_rate_time_left_accuracy_and_links():
-    stages = [
-        Stage("prepare sudoku", run_view.CACHED, 3.0),
-        Stage(
-            "train sudoku/d_opsd/0", run_view.RUNNING, 65.0, 0.25, "25 of 100, 0.50/s, 2:30 left"
-        ),
-        Stage("test sudoku/d_opsd/0"),
-    ]
+    cell, note = "sudoku/d_opsd/0", "25 of 100, 0.50/s, 2:30 left"
+    trains = Stage(f"train {cell}", run_view.RUNNING, 65.0, 0.25, note)
+    stages = [Stage("prepare sudoku", run_view.CACHED, 3.0), trains, Stage(f"test {cell}")]
     view = RunView("amber-lynx", "running", 3700, stages, "update 25: 61.2% [58.1, 64.3]")
     view.links = {"Prefect": "http://127.0.0.1:4200/runs/flow-run/1", "MLflow": ""}
     shown = texts(view, footer="Ctrl-C leaves")
@@ -149,15 +145,9 @@ def test_the_output_of_a_stage_gives_reason_exit_code_and_what_was_saved():
     stopped = "dopsd: train: interrupted by SIGINT; saved at update 41 in work/train-a-b; the same"
     lines = ["Running stage 'train@a':", stopped, "ERROR: failed: train@a, exited with 130"]
     assert run_view.saved(lines) == "saved at update 41 in work/train-a-b"
-    assert (
-        run_view.reason(lines) == stopped.removeprefix("dopsd: ")
-        and run_view.exit_code(lines) == 130
-    )
-    assert (
-        run_view.saved(["all is well"]) == ""
-        and run_view.reason([]) == "no output"
-        and run_view.exit_code([]) == 0
-    )
+    assert run_view.reason(lines) == stopped.removeprefix("dopsd: ")
+    assert run_view.reason([]) == "no output" and run_view.saved(["all is well"]) == ""
+    assert (run_view.exit_code(lines), run_view.exit_code([])) == (130, 0)
     assert [run_view.clock(s) for s in (0, 65.9, 3600)] == ["0:00", "1:05", "1:00:00"]
 
 

@@ -276,9 +276,8 @@ def test_check_reads_every_row_and_names_columns_that_nobody_reads(project: Path
     assert main(["check"]) == 0
     out = capsys.readouterr().out
     assert out.count("note: data.sums.train: data/external/a.jsonl: not read: level\n") == 1
-    path.write_text(
-        "\n".join(map(json.dumps, [*rows, rows[0] | {"answer": "x"}, {"question": "q"}]))
-    )
+    rows += [rows[0] | {"answer": "x"}, {"question": "q"}]
+    path.write_text("\n".join(map(json.dumps, rows)))
     first, second = refusal("check").splitlines()[:2]
     assert "a.jsonl:7: the answer must be" in first and "a.jsonl:8: no column answer" in second
 
@@ -336,15 +335,10 @@ def test_a_program_gets_the_row_of_an_answer_in_a_file(project: Path, capsys):
 def test_two_programs_of_the_same_tests_are_no_wrong_answers_of_each_other(project, capsys):
     if fault := missing_sandbox():
         pytest.skip(f"needs bubblewrap: {fault}")
-    begin(
-        project,
-        verifier={"type": "python_tests", "tests": "tests"},
-        answer_format={"text": "whole"},
-    )
-    rows = [
-        {"question": f"q{n}", "answer": f"x = {n} - {n}", "tests": "assert x == 0"}
-        for n in range(5)
-    ]
+    verifier = {"type": "python_tests", "tests": "tests"}
+    begin(project, verifier=verifier, answer_format={"text": "whole"})
+    row = {"tests": "assert x == 0"}
+    rows = [row | {"question": f"q{n}", "answer": f"x = {n} - {n}"} for n in range(5)]
     rows += [{"question": "q5", "answer": "x = 5", "tests": "assert x == 5"}]
     (project / "data/external/rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     path = "data.sums.train.path=data/external/rows.jsonl"
@@ -364,9 +358,8 @@ def test_score_gives_the_verifier_the_row_of_the_question(project: Path, capsys,
     program = {"program": ["python", "data/external/s.py"], "columns": ["key"]}
     verifier = {"type": kind} | (program if kind == "command" else {"tests": "key"})
     rows = "".join(f"q{n}\t{n}\tassert x == {n}\n" for n in range(6))
-    (project / "data/external/rows.csv").write_text(
-        f"question\tanswer\tkey\n{rows}q1\t9\tassert x\n"
-    )
+    rows = f"question\tanswer\tkey\n{rows}q1\t9\tassert x\n"
+    (project / "data/external/rows.csv").write_text(rows)
     if kind == "python_tests" and (fault := missing_sandbox()):
         pytest.skip(f"needs bubblewrap: {fault}")
     section = SECTION | {"verifier": verifier, "prompt": "Say: {question}"}
