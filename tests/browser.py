@@ -1,7 +1,5 @@
 """Chromium by chromedriver's protocol: pages at a width, light or dark, and what they log."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil

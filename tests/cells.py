@@ -1,7 +1,5 @@
 """Files as finished runs leave them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -9,8 +9,6 @@ with what became of it, and how many were seen. Some change nothing that can be 
 that no test sees.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import io

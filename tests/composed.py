@@ -1,7 +1,5 @@
 """compose.yaml's services as processes of this machine, at other addresses."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Fixtures: a policy of random tokens, project folders to run stages in, empty databases."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

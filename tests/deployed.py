@@ -1,7 +1,5 @@
 """The deployment dopsd/train, run by a worker of the local services of a workspace."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

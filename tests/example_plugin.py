@@ -1,7 +1,5 @@
 """Runs of the algorithms in examples/plugin, which need not be installed for them."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import replace
 from unittest import mock

@@ -1,7 +1,5 @@
 """Sound examples of what the parsers read, and names and settings that are garbage."""
 
-from __future__ import annotations
-
 PUZZLE, GRID = "0234341221434320", "1234341221434321"
 
 

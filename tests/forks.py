@@ -1,7 +1,5 @@
 """Processes that are there at once: forked from a server that has the trainer loaded."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import socket

@@ -6,8 +6,6 @@ half-written file, or a refusal that is no line; its seed is printed, and `--par
 SEED` gives that input again.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """Which modules of dopsd a file imports, and all that they import, without running any."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder

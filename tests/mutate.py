@@ -1,7 +1,5 @@
 """Garbage from valid examples: bytes changed, JSON values swapped; a seed decides."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ is put in place, then read.
 A call may return, or raise what ends a command with one line and exit code 2.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

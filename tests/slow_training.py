@@ -1,7 +1,5 @@
 """`dopsd train` that takes long, or that something kills, for processes of their own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """params.yaml shrunk until a stage takes little more than its imports; imports nothing heavy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A command on a terminal of its own, whose keys a test presses."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

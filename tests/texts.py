@@ -1,7 +1,5 @@
 """Texts to verify: garbage that looks like generations, and published ones with scores."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

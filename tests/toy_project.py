@@ -4,8 +4,6 @@ tests/toy holds both, so that no test has to pretrain; `make toy` makes them aga
 base as its own, for base/sudoku/pretrain.json says that these settings and this data made it.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

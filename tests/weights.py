@@ -1,7 +1,5 @@
 """Adapter folders and checkpoints in which something is wrong, and the reading of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

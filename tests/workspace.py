@@ -1,7 +1,5 @@
 """A git and DVC checkout of this project in a folder of its own."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """One attempt of a trial: a command, disturbed when the fault is due, and waited for."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -6,8 +6,6 @@ of the same seed and commit that are in the file do not run again. The exit code
 trial ended otherwise than RECOVERED, REFUSED, CANNOT_SAVE or SKIPPED; its folder stays.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """Files at rest that are cut short, emptied or have one bit flipped."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

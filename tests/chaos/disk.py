@@ -1,7 +1,5 @@
 """The preloaded library that fails a write, and the mapped file that tells it what to fail."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 import struct

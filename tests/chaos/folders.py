@@ -1,7 +1,5 @@
 """Copies of this checkout to disturb: a template, and what an undisturbed run of it leaves."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Whether a workspace is what an undisturbed run leaves, and MLflow has every step once."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import sys

@@ -1,7 +1,5 @@
 """What was seen in a trial, and the one word for it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What happens in a trial: drawn from the campaign's seed and the trial's number alone."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Processes of one trial: found by a mark in their environment, named by their part, ended."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

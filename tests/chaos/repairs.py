@@ -1,7 +1,5 @@
 """What a user does about a message: the repair that it names, from a table of known ones."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """One trial: a copy of the template is disturbed, repaired as a user would, and judged."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

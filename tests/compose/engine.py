@@ -1,7 +1,5 @@
 """A Docker daemon of the tests' own, in namespaces that end with it, as it does with them."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -9,7 +7,7 @@ import shutil
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 from waiting import until
@@ -71,7 +69,7 @@ class Engine:
         self.env["DOCKER_CONFIG"] = str(folder / "client")
         self.cache, self.is_online = cache, is_online
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> Self:
         # networks that a killed daemon left would be made again
         shutil.rmtree(self.cache / "docker" / "network", ignore_errors=True)
         start = 'ip link set lo up; exec docker-init -- dockerd --config-file "$1"'

@@ -1,7 +1,5 @@
 """Images of compose.yaml, built on this machine from Debian's and PyPI's packages alone."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """compose.yaml as its README starts it, with a repository of this machine and passwords for it."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

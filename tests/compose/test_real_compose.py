@@ -1,7 +1,5 @@
 """`make integration-compose`: a whole run in real containers, and a worker that ends."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import re

@@ -3,8 +3,6 @@ is exported: of two architectures in the second tier, of all in `make nightly`, 
 all algorithms by `dvc repro` and by the deployment. LLaDA's is that of `two_updates`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

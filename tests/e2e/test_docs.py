@@ -5,8 +5,6 @@ The line before a block of commands says which: `<!-- run -->`, `<!-- see tests/
 `<!-- not run: REASON -->`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

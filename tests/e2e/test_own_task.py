@@ -1,7 +1,5 @@
 """The walk of docs/own-task.md, command by command; then a program scores the task."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

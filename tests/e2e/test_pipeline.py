@@ -1,7 +1,5 @@
 """`dvc repro` on a small copy of this project: what runs again, what comes back, what stays."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

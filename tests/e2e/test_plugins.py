@@ -1,7 +1,5 @@
 """The algorithms of examples/plugin and a toy task, found by entry points, in flow and DVC."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

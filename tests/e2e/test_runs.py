@@ -1,7 +1,5 @@
 """`dopsd run`, `attach` and `cancel` against the services, and `dopsd run --local`."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

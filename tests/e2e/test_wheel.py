@@ -1,7 +1,5 @@
 """A project beside an installed wheel: made, run by the deployment and DVC, and upgraded."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

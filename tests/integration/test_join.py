@@ -1,7 +1,5 @@
 """`make integration`: machines that join Prefect's server, which has a password here."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`make integration`: compose.yaml's pieces for real without containers give `repro`'s bytes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

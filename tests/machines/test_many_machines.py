@@ -1,7 +1,5 @@
 """`make integration-machines`: three workers, one killed and one paused, give one's results."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

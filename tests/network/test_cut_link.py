@@ -1,7 +1,5 @@
 """`make integration-network` (root, iproute2): training when the link of two nodes is cut."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

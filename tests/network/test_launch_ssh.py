@@ -1,7 +1,5 @@
 """`make integration-network` (root, openssh-server): `dopsd launch` through a real sshd."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

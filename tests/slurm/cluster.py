@@ -1,7 +1,5 @@
 """A real Slurm on this machine: munged, slurmctld and two `slurmd -N`, in one folder."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

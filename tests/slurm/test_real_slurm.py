@@ -1,7 +1,5 @@
 """`make integration-slurm`: jobs of the batch scripts are hit in training, and go on."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Figures of a run, labels of tokens, and lines on scores that were measured differently."""
 
-from __future__ import annotations
-
 import pytest
 
 from dopsd.algorithms.d_opsd.config import METRICS as DISTILLATION

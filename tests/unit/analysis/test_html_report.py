@@ -1,7 +1,5 @@
 """Reports as HTML: their numbers are those of the results, and they load nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import html

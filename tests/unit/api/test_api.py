@@ -1,7 +1,5 @@
 """The library: every name is there, every example runs, and the loss is the algorithm's."""
 
-from __future__ import annotations
-
 import ast
 import doctest
 import shutil

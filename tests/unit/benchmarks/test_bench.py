@@ -1,7 +1,5 @@
 """What the benchmarks time computes the same as the plain procedure, on a few rows."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

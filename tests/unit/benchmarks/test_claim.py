@@ -1,7 +1,5 @@
 """benchmarks/claim.py: the checkpoints of the claim, their pairing, and when it is seen."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """benchmarks/gpu/measure.py: results survive parts that fail, hang or break CUDA, and a kill."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

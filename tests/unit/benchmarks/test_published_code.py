@@ -1,7 +1,5 @@
 """benchmarks/published_code.py against this test's own stand-in for the published code."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`make real` and benchmarks/gpu: the small real model, with a few updates of a tiny one."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

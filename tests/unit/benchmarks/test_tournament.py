@@ -1,7 +1,5 @@
 """benchmarks/tournament: budgets, chosen rates and checkpoints, leaders, intervals and claims."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

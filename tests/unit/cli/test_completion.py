@@ -1,7 +1,5 @@
 """`dopsd --help` and `dopsd COMMAND --help`; `dopsd --print-completion SHELL`, in a real bash."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

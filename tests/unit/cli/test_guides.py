@@ -1,7 +1,5 @@
 """The guides show what commands really print: an estimate, and messages of the code."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

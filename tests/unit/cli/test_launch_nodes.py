@@ -1,7 +1,5 @@
 """`dopsd launch`: what it refuses, and two nodes of this machine."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

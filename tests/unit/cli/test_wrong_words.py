@@ -1,7 +1,5 @@
 """Words of the command line: what is refused in one line before any work, and what a run asks."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

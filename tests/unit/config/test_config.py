@@ -1,7 +1,5 @@
 """params.yaml: every fault is one line with the key's full path before anything loads."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`dopsd params --set`: the file keeps its layout, and reads as what was set."""
 
-from __future__ import annotations
-
 import codecs
 import errno
 import stat

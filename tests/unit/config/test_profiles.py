@@ -1,7 +1,5 @@
 """`dopsd params`: profiles are sound, written with their comments, and what changed is said."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import shutil

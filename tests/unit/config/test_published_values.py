@@ -4,8 +4,6 @@ Each value comes with its file and line in a repository at a commit, or in a cop
 problems are those of a collect: processes x batch x accumulation / rollouts of a problem.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What every process of dopsd has in its environment."""
 
-from __future__ import annotations
-
 import getpass
 import http.server
 import os

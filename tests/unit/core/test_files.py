@@ -1,7 +1,5 @@
 """Files: links in the place of copies, a full disk, files that may not be written, tensors."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How results look: colours of methods, none alike for any eye, and shares as percent."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy

@@ -1,7 +1,5 @@
 """Progress: plain lines off a terminal, a bar on one, the file that others read, and stalls."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

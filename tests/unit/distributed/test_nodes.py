@@ -1,7 +1,5 @@
 """How the first node starts the others, waits for them and ends them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Runs are found by name, id and state, however many others there are, and planned by schedules."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterator

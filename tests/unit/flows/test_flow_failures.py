@@ -1,7 +1,5 @@
 """Wrong parameters of a run: refused by Prefect's server, or one line without a traceback."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """The flows: settings, the order of stages, checkpoints beside training, and retries."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import threading

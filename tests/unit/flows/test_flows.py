@@ -1,7 +1,5 @@
 """The flows' glue: commands that end with their flow, a server that is away, what the UI shows."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

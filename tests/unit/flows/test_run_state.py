@@ -1,7 +1,5 @@
 """A run on Prefect's server as the view shows it: task runs become stages."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4

@@ -1,7 +1,5 @@
 """A training whose process is stopped is flagged on Prefect's server, until it goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

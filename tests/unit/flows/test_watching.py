@@ -1,7 +1,5 @@
 """`dopsd run` and its view, on a server that answers badly for a while, and at a Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import socket
 import struct

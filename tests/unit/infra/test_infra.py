@@ -1,7 +1,5 @@
 """infra/ and .github: what cannot be run here is checked as files."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

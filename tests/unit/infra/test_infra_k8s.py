@@ -1,7 +1,5 @@
 """infra/k8s without a cluster: schemas, hardening, the job template, shellcheck."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """infra/local: taken ports, other people's processes, what ignores its end, lost runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """infra/slurm without Slurm: stand-ins write down what was asked, in which order."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

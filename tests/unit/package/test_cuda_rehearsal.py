@@ -1,7 +1,5 @@
 """The tests of tests/cuda, which wait for a GPU, run with the CPU in its place."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

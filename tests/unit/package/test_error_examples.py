@@ -1,7 +1,5 @@
 """Every error has a code, which stays; the worked examples of docs/errors.md are true."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import pickle

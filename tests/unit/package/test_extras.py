@@ -1,7 +1,5 @@
 """What `pip install dopsd` leaves out, and the line of a command that needs more."""
 
-from __future__ import annotations
-
 import sys
 import tomllib
 

@@ -1,7 +1,5 @@
 """Some garbage to every parser (`make garbage`: ten thousand), and what was found so."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The house's plan: which package imports which, where libraries come in, what DVC names."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """Pages of the docs that come from the code, and what docs/verification.yaml names."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The `python` of warm tests is like a new one: streams, folder, environment, exit and signals."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

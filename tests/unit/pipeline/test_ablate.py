@@ -1,7 +1,5 @@
 """`dopsd ablate`: variants of a method, their settings and their table; DVC runs each once."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

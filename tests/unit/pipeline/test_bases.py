@@ -1,7 +1,5 @@
 """`dopsd models`, `inspect`, `check` and `estimate`: bases that can be used, faults of others."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

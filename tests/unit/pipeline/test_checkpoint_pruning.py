@@ -1,7 +1,5 @@
 """Which checkpoints of a tested run stay, and where later stages find them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

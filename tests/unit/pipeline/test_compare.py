@@ -1,7 +1,5 @@
 """`dopsd compare`: intervals paired by problem and seed, curves against costs, gaps are said."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

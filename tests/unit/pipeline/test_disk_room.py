@@ -1,7 +1,5 @@
 """Space that runs take on a disk, by hand and against a run that was made."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from types import SimpleNamespace

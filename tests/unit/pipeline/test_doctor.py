@@ -1,7 +1,5 @@
 """`dopsd doctor`: what stands in the way is named with what to do, and the status says so."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import socket

@@ -1,7 +1,5 @@
 """The cost model against figures by hand for LLaDA-8B, at a prompt of 200 and 256 tokens."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

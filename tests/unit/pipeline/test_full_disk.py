@@ -1,7 +1,5 @@
 """A disk that fills while DVC copies results: it is named, and no part of a copy stays."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`dopsd init`: a whole project in a new folder, or one line and nothing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """recipes.yaml, on which DVC's stages depend: the numbers of this code and of plug-ins."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

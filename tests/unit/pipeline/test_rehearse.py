@@ -1,7 +1,5 @@
 """`dopsd rehearse`: the real run's cost, then every stage of a profile on rows of a file."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

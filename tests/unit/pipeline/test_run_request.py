@@ -1,7 +1,5 @@
 """What a run was asked to do: checked before it is submitted, with nothing written."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What `dopsd run` shows: stages, progress, accuracy and links; a live view and plain lines."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The embedded default in one process: every stage by its command, then what a person reads."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

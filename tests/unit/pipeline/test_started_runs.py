@@ -1,7 +1,5 @@
 """A run that started from a checkpoint: its curve begins there, and its start is named."""
 
-from __future__ import annotations
-
 import hashlib
 import html
 import json

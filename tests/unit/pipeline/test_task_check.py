@@ -1,7 +1,5 @@
 """A task of params.yaml in commands: names, `dopsd task`, recipes.yaml, the forms of the flows."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Settings and recipes that change while DVC runs a stage: its result is not recorded as theirs."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

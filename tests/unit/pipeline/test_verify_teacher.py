@@ -1,7 +1,5 @@
 """`dopsd verify-teacher`: what the teacher is shown, its table, and a kill."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

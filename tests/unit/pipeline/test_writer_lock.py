@@ -1,7 +1,5 @@
 """`dopsd repro` and work/writer.lock: one DVC writer a workspace, its signals, and kills."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

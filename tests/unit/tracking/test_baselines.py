@@ -1,7 +1,5 @@
 """Published accuracies in MLflow: under the names of our own runs, tagged, and only once."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

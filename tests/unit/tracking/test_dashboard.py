@@ -1,7 +1,5 @@
 """The saved view of a task: own runs first, percent, colours of methods, and a readable axis."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The glossary describes what is really logged, and nothing else; its sources exist."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from pkgutil import resolve_name

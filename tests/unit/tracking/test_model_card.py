@@ -1,7 +1,5 @@
 """The card of a registered checkpoint, and the hours of devices that a run cost, by hand."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`dopsd push` and the hub's real client against a hub on 127.0.0.1."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

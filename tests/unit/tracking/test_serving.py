@@ -1,7 +1,5 @@
 """The champion behind MLflow's own model server: its answers, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """MLflow on a local file: live copying, resume without doubles, and a server that is away."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

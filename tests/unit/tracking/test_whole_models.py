@@ -1,7 +1,5 @@
 """A run that trained all weights, in every command that takes a checkpoint."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
