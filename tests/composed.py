@@ -97,14 +97,8 @@ class Stack:
 
     def start(self, name: str, **changes: str) -> None:
         log = (self.folder / f"{name}.log").open("w")
-        self.running[name] = subprocess.Popen(
-            self.command(name),
-            cwd=self.folder,
-            env=self.env(name) | changes,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        here = {"cwd": self.folder, "env": self.env(name) | changes, "stdout": log, "stderr": log}
+        self.running[name] = subprocess.Popen(self.command(name), start_new_session=True, **here)
 
     def run(self, *words: str, like: str, cwd: Path | None = None, **changes: str) -> str:
         """A command with the environment of a service."""

@@ -16,10 +16,7 @@ from workspace import Workspace, overrides, results
 
 from dopsd.core.fingerprint import sha256
 
-pytestmark = [
-    pytest.mark.integration,
-    needs_postgres,
-]
+pytestmark = [pytest.mark.integration, needs_postgres]
 ADAPTER = "runs/sudoku/d_opsd/0/best/adapter_model.safetensors"
 
 

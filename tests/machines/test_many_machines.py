@@ -17,10 +17,7 @@ from small_settings import SHORT_RUN
 from waiting import until
 from workspace import Workspace
 
-pytestmark = [
-    pytest.mark.machines,
-    needs_postgres,
-]
+pytestmark = [pytest.mark.machines, needs_postgres]
 METHODS, SEEDS = ["d_opsd", "rft"], [0, 1, 2]
 SETTINGS = SHORT_RUN | {"train.updates": 12, "train.checkpoint_every": 2}
 SETTINGS |= {"method.rft.keep_threshold": 0.0, "matrix.methods": METHODS, "matrix.seeds": SEEDS}

@@ -120,13 +120,8 @@ def test_params_yaml_stays_utf_8_in_another_locale(project):
     assert load_params(path).train.checkpoint_every == 3
 
 
-TORCHRUN = {
-    "WORLD_SIZE": "2",
-    "RANK": "1",
-    "LOCAL_RANK": "1",
-    "MASTER_ADDR": "h",
-    "MASTER_PORT": "1",
-}
+TORCHRUN = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
+TORCHRUN |= {"MASTER_ADDR": "h", "MASTER_PORT": "1"}
 
 
 @pytest.mark.parametrize(

@@ -241,18 +241,6 @@ def test_what_is_no_file_among_the_users_rows_is_named_before_dvc_waits_for_it(f
     assert not Path("dvc.lock").exists()
 
 
-@pytest.mark.parametrize("moment", ["dvc.lock", ".dvc/cache/files", ".dvc/cache/runs"])
-def test_a_run_that_is_killed_while_dvc_writes_ends_with_the_same_command(pipeline, moment):
-    Path("work/go_on").touch()
-    writer = repro()
-    wait_for(lambda: Path(moment).exists() or writer.poll() is not None)
-    writer.kill()
-    writer.wait()
-    status, said = repro_at_once()
-    assert status == 0, said
-    assert subprocess.run([sys.executable, "-m", "dvc", "status", "-q"]).returncode == 0
-
-
 def test_a_killed_guard_of_a_flow_stops_what_it_had_started(pipeline):
     command = [sys.executable, "-m", "dopsd", "repro"]
     words = [sys.executable, str(ROOT / "flows/guard.py"), *command]
