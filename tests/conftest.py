@@ -168,7 +168,11 @@ def in_copy(prepared: Path, folder: Path) -> Iterator[None]:
 @pytest.fixture
 def project(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the prepared folder, as the working directory."""
-    shutil.copytree(prepared, tmp_path / "project")
+    return work_in_copy(prepared, tmp_path, monkeypatch)
+
+
+def work_in_copy(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(made, tmp_path / "project", dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path / "project")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return tmp_path / "project"

@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 import pandas
 import pytest
 import torch
-from conftest import STAGES, as_before, built_once, in_copy, write_params
+from conftest import STAGES, as_before, built_once, in_copy, work_in_copy, write_params
 from ports import free_port, until_healthy
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
@@ -71,10 +71,7 @@ def published_once(finished_once: Path, empty_database: Path, tmp_path_factory) 
 @pytest.fixture
 def champion(published_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The artifacts of the champion, in a copy of the project."""
-    shutil.copytree(published_once, tmp_path / "project")
-    monkeypatch.chdir(tmp_path / "project")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return tmp_path / "project/champion"
+    return work_in_copy(published_once, tmp_path, monkeypatch) / "champion"
 
 
 @pytest.fixture
@@ -215,9 +212,7 @@ def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def whole(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(trained, tmp_path / "project")
-    monkeypatch.chdir(tmp_path / "project")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    work_in_copy(trained, tmp_path, monkeypatch)
 
 
 @torch.inference_mode()
