@@ -7,6 +7,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -136,7 +137,8 @@ def test_a_run_is_resumed_and_its_adapter_loads(project, run):
 def errors(policy, run) -> dict[str, object]:
     rollouts = dopsd.sample(policy, [PUZZLE], run)
     short = replace(rollouts[0], completion_ids=rollouts[0].completion_ids[:16])
-    plain = dopsd.load_policy(run.model.path)
+    states, loss = (partial(f, policy) for f in (dopsd.training_states, dopsd.d_opsd_loss))
+    plain, odd = dopsd.load_policy(run.model.path), {"train.updates": object()}
     ema = replace(run, algorithm=DOpsdConfig(teacher="ema"))
     rft = dopsd.run_settings("embedded", method="rft")
     return {
@@ -154,15 +156,15 @@ def errors(policy, run) -> dict[str, object]:
         "not among the problems": lambda: dopsd.score(policy, rollouts, [], run),
         "expected d_opsd": lambda: dopsd.training_states(policy, rollouts, rft),
         "ema is an average": lambda: dopsd.training_states(policy, rollouts, ema),
-        "rollouts: expected a list": lambda: dopsd.training_states(policy, [], run),
-        "has 16 tokens, and run.s": lambda: dopsd.d_opsd_loss(policy, [short], run),
+        "training_states: rollouts: expected a list": lambda: states([], run),
+        "has 16 tokens, and run.sampling.gen_length is 40": lambda: loss([short], run),
         "temperature nan": lambda: dopsd.sample(policy, [PUZZLE], run, temperature=float("nan")),
         "expected a list, found one problem": lambda: dopsd.sample(policy, PUZZLE, run),
         "expected one rollout, found list": lambda: dopsd.trace(policy, rollouts),
         "seed 'x': expected a whole number": lambda: dopsd.run_settings(seed="x"),
         "did you mean d_opsd": lambda: dopsd.run_settings(method="d-opsd"),
         "method.d_opsd.reveal_ratio": lambda: dopsd.run_settings(changes={"reveal_ratio": 0.1}),
-        "that YAML can hold": lambda: dopsd.run_settings(changes={"train.updates": object()}),
+        "expected a value that YAML can hold": lambda: dopsd.run_settings(changes=odd),
         "other_code|unknown; there is stop": lambda: dopsd.train(run, other_code="bogus"),
         "device mps: unknown": lambda: dopsd.load_policy(run.model.path, device="mps"),
         "adapter nowhere: no such folder": lambda: dopsd.load_policy(run.model.path, "nowhere"),

@@ -230,7 +230,10 @@ def test_a_change_of_one_of_two_keys_that_share_a_value_leaves_the_other(here):
         (["--profile", "llama"], "--profile llama: unknown; there is embedded, and BASE-TASK"),
         (["--profile", "llada-8b-gsm8k", "--preset", "best"], "there is reference, paper, small"),
         (["--profile", "llada-8b-gsm8k", "--hardware", "tpu"], "--hardware tpu: unknown"),
-        (["--profile", "dream-7b-gsm8k", "--hardware", "1x16gb"], "no settings for it; there is"),
+        (
+            ["--profile", "dream-7b-gsm8k", "--hardware", "1x16gb"],
+            "--hardware 1x16gb: dream-7b-gsm8k has no settings for it; there is 1x80gb",
+        ),
         (["--profile", "embedded", "--set", "train.updates"], "expected key=value"),
         (["--profile", "embedded", "--set", "train.update=3"], "train.update: unknown key"),
         (["--profile", "embedded", "--set", "train.updates.x=3"], "updates is not a section"),

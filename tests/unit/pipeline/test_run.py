@@ -219,7 +219,7 @@ WRONG = {
     "train.updats": (5, "train.updats: unknown key; did you mean updates?"),
     "train.updates": ("x", "train.updates: Input should be a valid integer, found 'x'"),
     "matrix.methods": (["d_ops"], "did you mean d_opsd?"),
-    "data.sudoku.prompt_file": ("data/external/no.txt", "is not read with model.prompt_style comp"),
+    "data.sudoku.prompt_file": ("data/external/no.txt", "not read with model.prompt_style compact"),
     "data.sudoku.model": ({"path": "base/no"}, "base/no/config.json: no such file in"),
     "train": ({"updtes": 2}, "train.updtes: unknown key; did you mean updates?"),
     "method": ({"d_opsd": {"train": {"lora": 4}}}, "method.d_opsd.train.lora"),
