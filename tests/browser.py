@@ -1,21 +1,15 @@
-"""Chromium, driven through chromedriver's own protocol: pages at a width, light or dark, with what
-they log.
-"""
+"""Chromium by chromedriver's protocol: pages at a width, light or dark, and what they log."""
 
-from __future__ import annotations
-
-import base64
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pytest
+from ports import free_port, until_healthy
 
 PROGRAMS = [shutil.which(name) for name in ("chromium", "chromedriver")]
 needs_chromium = pytest.mark.skipif(not all(PROGRAMS), reason="needs Chromium and its driver")
@@ -30,37 +24,23 @@ class Browser:
         self.profile = profile
 
     def __enter__(self) -> Self:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.driver = subprocess.Popen(
-            ["chromedriver", f"--port={self.port}"], stdout=subprocess.DEVNULL
-        )
+        self.port = free_port()
+        words = ["chromedriver", f"--port={self.port}"]
+        self.driver = subprocess.Popen(words, stdout=subprocess.DEVNULL)
         arguments = [*ARGUMENTS, f"--user-data-dir={self.profile}"]
         options = {"args": arguments, "binary": PROGRAMS[0]}
         wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
-        self._wait_for_driver()
+        until_healthy(f"http://127.0.0.1:{self.port}/status", self.driver)
         made = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self.session = f"/session/{made['sessionId']}"
         return self
 
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self._call("DELETE", self.session)
         finally:
             self.driver.terminate()
             self.driver.wait()
-
-    def _wait_for_driver(self) -> None:
-        for _ in range(600):
-            try:
-                self._call("GET", "/status")
-                return
-            except OSError:
-                time.sleep(0.1)
-        raise TimeoutError("chromedriver does not answer")
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         request = urllib.request.Request(
@@ -97,13 +77,3 @@ class Browser:
         """Warnings and errors of the console since the last call."""
         rows = self._call("POST", f"{self.session}/se/log", {"type": "browser"})
         return [row["message"] for row in rows if row["level"] in ("WARNING", "SEVERE")]
-
-    def picture(self, box: dict[str, float]) -> bytes:
-        """Return a PNG of a part of the page: x, y, width and height."""
-        made = self.command(
-            "Page.captureScreenshot",
-            format="png",
-            captureBeyondViewport=True,
-            clip={**box, "scale": 1},
-        )
-        return base64.b64decode(made["data"])

@@ -1,7 +1,5 @@
 """Files as finished runs leave them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -12,12 +10,8 @@ MEASURED = {"device": "CPU", "packages": {}}
 
 
 def cost(update: int) -> dict[str, int]:
-    return {
-        "update": update,
-        "count/rollouts": 2 * update,
-        "count/trajectories": update,
-        "count/sampled_tokens": 80 * update,
-    }
+    counts = {"rollouts": 2 * update, "trajectories": update, "sampled_tokens": 80 * update}
+    return {"update": update} | {f"count/{name}": count for name, count in counts.items()}
 
 
 def finished(
@@ -36,43 +30,25 @@ def finished(
     protocol = {"gen_length": 40, "steps": 20}
     base = {"accuracy": 0.25, "n": len(scores), "per_problem": dict.fromkeys(scores, base_score)}
     base |= {"interval": [0.2, 0.3], "protocol": protocol, "whole": 0.0}
-    sides = {
-        "base": base,
-        "best": {
-            "accuracy": mean,
-            "interval": [mean - 0.1, mean + 0.1],
-            "per_problem": scores,
-            "whole": 0.0,
-        },
-    }
+    best = {"accuracy": mean, "interval": [mean - 0.1, mean + 0.1], "per_problem": scores}
+    sides = {"base": base, "best": best | {"whole": 0.0}}
     for side, record in zip(sides.values(), measured_on, strict=True):
         side["measured_on"] = [record]
     paired = {"difference": mean - 0.25, "interval": [mean - 0.35, mean - 0.15]}
     chosen = {"update": 2, "protocol": "greedy", "split": split}
-    write_json(
-        cell / "test" / "paired.json",
-        {
-            "selected": chosen,
-            "protocols": {"greedy": sides | {"paired": paired}},
-            "base_files": "01",
-        },
-    )
+    tested = {"selected": chosen, "protocols": {"greedy": sides | {"paired": paired}}}
+    write_json(cell / "test" / "paired.json", tested | {"base_files": "01"})
     write_json(cell / "best" / "select.json", chosen)
     write_json(cell / "train.json", {"fingerprint": f"train-{method}{seed}"})
     write_table(cell / "train.csv", [cost(1), cost(2)])
-    write_table(
-        cell / "curve.csv",
-        [{"update": u, "accuracy": a, "protocol": "greedy"} for u, a in ((0, 0.25), (2, mean))],
-    )
+    points = [(0, 0.25), (2, mean)]
+    curve = [{"update": u, "accuracy": a, "protocol": "greedy"} for u, a in points]
+    write_table(cell / "curve.csv", curve)
     if seconds:
         log = Path("work") / f"train-{method}{seed}" / "log.jsonl"
         log.parent.mkdir(parents=True)
-        log.write_text(
-            "".join(
-                json.dumps({"update": i + 1, "time/update_seconds": s}) + "\n"
-                for i, s in enumerate(seconds)
-            )
-        )
+        rows = [{"update": i, "time/update_seconds": s} for i, s in enumerate(seconds, 1)]
+        log.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def trained_with(method: str, seed: int, **settings: object) -> None:

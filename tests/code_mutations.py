@@ -9,8 +9,6 @@ with what became of it, and how many were seen. Some change nothing that can be 
 that no test sees.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import io
@@ -80,10 +78,7 @@ def _means_another(source: str, changed: str) -> bool:
 
 
 def nearest_first(tests: list[str], path: Path) -> list[str]:
-    """Return files of tests: of these folders, and of others that name the module.
-
-    Those of the folders come first, and of them those that name it or its folder most often.
-    """
+    """Return tests of these folders, and others that name the module, the nearest first."""
     module, folder = f"{path.parent.name}.{path.stem}", path.parent.name
     rooms = [ROOT / name for name in tests]
     found = {}

@@ -1,8 +1,4 @@
-"""compose.yaml's services as processes of this machine: their own commands and environment, at
-other addresses.
-"""
-
-from __future__ import annotations
+"""compose.yaml's services as processes of this machine, at other addresses."""
 
 import os
 import re
@@ -17,21 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from conftest import ROOT
 from ports import free_port, until_healthy
 
 COMPOSE = ROOT / "infra" / "compose"
-PORTS = {
-    "postgres": 5432,
-    "minio": 9000,
-    "prefect": 4200,
-    "mlflow": 5000,
-    "worker": 8080,
-}  # inside the network of compose.yaml
-ENDS_WITHIN = (
-    120.0  # seconds after SIGTERM: an upper bound on a loaded machine, where seconds are usual
-)
+# inside the network of compose.yaml
+PORTS = {"postgres": 5432, "minio": 9000, "prefect": 4200, "mlflow": 5000, "worker": 8080}
+ENDS_WITHIN = 120.0  # seconds after SIGTERM: an upper bound on a loaded machine
 LIST = """
 import boto3, sys
 pages = boto3.client("s3").get_paginator("list_objects_v2").paginate(Bucket=sys.argv[1])
@@ -62,25 +52,20 @@ def interpolated(value: Any, env: dict[str, str]) -> Any:
 def image_programs(folder: Path) -> None:
     """Fill a new folder as the Dockerfile fills /usr/local/bin."""
     folder.mkdir(parents=True)
-    lines = (COMPOSE / "Dockerfile").read_text()
-    for source, name in re.findall(
-        r"^COPY --chmod=755 (\S+) /usr/local/bin/(\S+)", lines, re.MULTILINE
-    ):
+    copied = re.compile(r"^COPY --chmod=755 (\S+) /usr/local/bin/(\S+)", re.MULTILINE)
+    for source, name in copied.findall((COMPOSE / "Dockerfile").read_text()):
         text = (ROOT / source).read_text()
         (folder / name).write_text(text.replace("#!/usr/bin/env python3", f"#!{sys.executable}"))
         (folder / name).chmod(0o755)
 
 
 class Stack:
-    """Services of compose.yaml; `bin` stands for the image's /usr/local/bin, filled as the
-    Dockerfile says.
-    """
+    """Services of compose.yaml; `bin` is the image's, filled as the Dockerfile says."""
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self.folder, self.running = folder, {}
-        self.services = interpolated(yaml.safe_load((COMPOSE / "compose.yaml").read_text()), env)[
-            "services"
-        ]
+        raw = yaml.safe_load((COMPOSE / "compose.yaml").read_text())
+        self.services = interpolated(raw, env)["services"]
         self.ports = {name: free_port() for name in PORTS}
         self.bin = folder / "bin"
         image_programs(self.bin)
@@ -92,13 +77,10 @@ class Stack:
         return text
 
     def env(self, name: str) -> dict[str, str]:
-        given = {
-            key: self.here(str(value))
-            for key, value in self.services[name].get("environment", {}).items()
-        }
-        path = os.pathsep.join(
-            [str(self.bin), str(Path(sys.executable).parent), os.environ["PATH"]]
-        )
+        raw = self.services[name].get("environment", {})
+        given = {key: self.here(str(value)) for key, value in raw.items()}
+        own = (str(self.bin), str(Path(sys.executable).parent))
+        path = os.pathsep.join([*own, os.environ["PATH"]])
         home = {"HOME": str(self.folder), "PREFECT_HOME": str(self.folder / f".prefect-{name}")}
         kept = {key: os.environ[key] for key in ("LANG", "LC_ALL", "TMPDIR") if key in os.environ}
         here = {"PREFECT_WORKER_WEBSERVER_PORT": str(self.ports["worker"])}
@@ -115,64 +97,46 @@ class Stack:
 
     def start(self, name: str, **changes: str) -> None:
         log = (self.folder / f"{name}.log").open("w")
-        self.running[name] = subprocess.Popen(
-            self.command(name),
-            cwd=self.folder,
-            env=self.env(name) | changes,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        here = {"cwd": self.folder, "env": self.env(name) | changes, "stdout": log, "stderr": log}
+        self.running[name] = subprocess.Popen(self.command(name), start_new_session=True, **here)
 
     def run(self, *words: str, like: str, cwd: Path | None = None, **changes: str) -> str:
         """A command with the environment of a service."""
         env = self.env(like) | changes
-        found = subprocess.run(
-            [shutil.which(words[0], path=env["PATH"]), *words[1:]],
-            cwd=cwd or self.folder,
-            env=env,
-            capture_output=True,
-            text=True,
-        )
+        command = [shutil.which(words[0], path=env["PATH"]), *words[1:]]
+        here = {"cwd": cwd or self.folder, "env": env}
+        found = subprocess.run(command, capture_output=True, text=True, **here)
         assert found.returncode == 0, found.stdout + found.stderr
         return found.stdout
 
     def until_healthy(self, name: str, seconds: float = 600) -> None:
         """By the service's own health check."""
-        check = [
-            re.sub(rf":{PORTS[name]}/", f":{self.ports[name]}/", w)
-            for w in self.services[name]["healthcheck"]["test"][1:]
-        ]
+        words = self.services[name]["healthcheck"]["test"][1:]
+        check = [re.sub(rf":{PORTS[name]}/", f":{self.ports[name]}/", word) for word in words]
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            assert self.running[name].poll() is None, (self.folder / f"{name}.log").read_text()[
-                -3000:
-            ]
+            assert self.running[name].poll() is None, self.log(name)
             address = ("127.0.0.1", self.ports[name])
             with suppress(OSError, AssertionError), socket.create_connection(address):
                 self.run(*check, like=name)
                 return
             time.sleep(0.5)
-        raise AssertionError((self.folder / f"{name}.log").read_text()[-3000:])
+        raise AssertionError(self.log(name))
+
+    def log(self, name: str) -> str:
+        """The end of what a service has said."""
+        return (self.folder / f"{name}.log").read_text()[-3000:]
 
     def stop(self) -> None:
-        """Stop the services as Compose does, the last one first; one that has to be killed is a
-        failure.
-        """
+        """Stop the services as Compose does, last first; one that has to be killed is a failure."""
         killed = [name for name, process in reversed(self.running.items()) if not self.end(process)]
         self.running.clear()
-        logs = "".join(
-            f"\n{name}:\n{(self.folder / f'{name}.log').read_text()[-3000:]}" for name in killed
-        )
-        assert not killed, (
-            f"did not end within {ENDS_WITHIN:.0f} s of SIGTERM: {', '.join(killed)}{logs}"
-        )
+        logs = "".join(f"\n{name}:\n{self.log(name)}" for name in killed)
+        assert not killed, f"did not end within {ENDS_WITHIN:.0f} s of SIGTERM: {logs}"
 
     @staticmethod
     def end(process: subprocess.Popen[bytes]) -> bool:
-        """Whether the process ended by itself after SIGTERM; what is left of its group is
-        killed.
-        """
+        """Whether the process ended by itself after SIGTERM; its group is killed."""
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(ENDS_WITHIN)
@@ -190,41 +154,34 @@ def postgres_programs() -> Path | None:
     return Path(found).parent if found else debian[-1].parent if debian else None
 
 
+needs_postgres = pytest.mark.skipif(
+    postgres_programs() is None, reason="needs PostgreSQL's server programs (Debian: postgresql)"
+)
+
+
 class Postgres:
-    """A PostgreSQL of this machine in a folder of its own, with the user and databases of
-    compose.yaml.
-    """
+    """A PostgreSQL in a folder of its own, with the user and databases of compose.yaml."""
 
     def __init__(self, port: int, env: dict[str, str]) -> None:
         self.programs, self.env, self.port = postgres_programs(), env, port
-        folder = self.folder = Path(
-            tempfile.mkdtemp(prefix="dopsd-postgres-")
-        )  # not in pytest's: only its owner may enter that
-        self.user = (
-            {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
-        )  # it refuses to run as root
+        # not in pytest's: only its owner may enter that
+        folder = self.folder = Path(tempfile.mkdtemp(prefix="dopsd-postgres-"))
+        # it refuses to run as root
+        self.user = {} if os.geteuid() else {"user": "postgres", "group": "postgres"}
         folder.chmod(0o777)
         (folder / "password").write_text(env["POSTGRES_PASSWORD"])
         data = ("--pgdata", str(folder / "data"))
         words = ("--username", env["POSTGRES_USER"], "--pwfile", str(folder / "password"))
         self.call("initdb", *data, *words, "--auth", "scram-sha-256", "--no-sync")
-        options = (
-            f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c"
-            " fsync=off"
-        )
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c fsync=off"
+        options += f" -c unix_socket_directories={folder}"
         self.call("pg_ctl", *data, "--wait", "--log", str(folder / "log"), "-o", options, "start")
         self.sql("postgres", f"CREATE DATABASE {env['POSTGRES_DB']}")
         self.sql("postgres", (COMPOSE / "databases.sql").read_text())
 
     def call(self, program: str, *words: str) -> None:
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        subprocess.run(
-            [str(self.programs / program), *words],
-            cwd=self.folder,
-            check=True,
-            **quiet,
-            **self.user,
-        )
+        how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": self.folder}
+        subprocess.run([str(self.programs / program), *words], check=True, **how, **self.user)
 
     def sql(self, database: str, statement: str) -> list[tuple[Any, ...]]:
         import psycopg2

@@ -1,8 +1,4 @@
-"""Fixtures: a policy of random tokens, a tiny trained-shape model, and a project folder to run
-stages in.
-"""
-
-from __future__ import annotations
+"""Fixtures: a policy of random tokens, project folders to run stages in, empty databases."""
 
 import contextlib
 import gc
@@ -30,6 +26,7 @@ from toy_project import small_yaml
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of commands: threads of several wait for each other
+os.environ["PYTHONPATH"] = str(ROOT)  # of commands elsewhere: an installed dopsd lacks flows/
 os.environ.setdefault("MKL_CBWR", "AUTO")  # the same bits wherever in memory a matrix begins
 os.environ.setdefault("DVC_NO_ANALYTICS", "1")  # of folders without .dvc/config, as make does
 torch.set_num_threads(1)
@@ -42,13 +39,9 @@ signal.signal(
 
 
 pytest_plugins = ["card"]  # fixtures of tests/cuda
-PACKAGES = {  # of Debian, by a word in the reason of a skipped test
-    "bubblewrap": "bubblewrap",
-    "PostgreSQL": "postgresql",
-    "Chromium": "chromium",
-    "C compiler": "gcc",
-    "g++": "g++",
-}
+# of Debian, by a word in the reason of a skipped test
+PACKAGES = {"bubblewrap": "bubblewrap", "PostgreSQL": "postgresql", "Chromium": "chromium"}
+PACKAGES |= {"C compiler": "gcc", "g++": "g++"}
 STAGES = ("evaluate_base", "train", "evaluate", "select", "test", "report")
 
 
@@ -62,9 +55,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let each worker of xdist begin with a share of the longest tests: it gets a part of the list,
-    and takes from the ends of others later.
-    """
+    """Let each worker of xdist begin with a share of the longest tests, which it gets first."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     long = [item for item in items if item.path.parent.name in ("e2e", "integration")]
     short = [item for item in items if item.path.parent.name not in ("e2e", "integration")]
@@ -81,9 +72,7 @@ def pytest_collection_finish() -> None:
 
 @contextlib.contextmanager
 def as_before() -> Iterator[None]:
-    """Take back signal handlers and the environment, which commands leave where they end: a
-    launcher whose end would send a SIGTERM, ranks that accelerate names.
-    """
+    """Take back signal handlers and the environment, which commands leave where they end."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     before = {number: signal.getsignal(number) for number in numbers}
     environment = dict(os.environ)
@@ -103,6 +92,13 @@ def nothing_of_a_test_reaches_the_next() -> Iterator[None]:
 @pytest.fixture
 def fake_policy() -> FakePolicy:
     return FakePolicy()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, as the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], object]) -> Path:
@@ -130,10 +126,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def two_updates(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project in which each algorithm has made two updates; a collapse is flagged.
-
-    With seed 1, infill has made two by its other way to learn.
-    """
+    """Two updates of each algorithm, a collapse flagged; of infill by both ways to learn."""
     from dopsd.algorithms.registry import ALGORITHMS
     from dopsd.cli.main import main
     from dopsd.training.collapse import CollapseDetector
@@ -152,6 +145,19 @@ def two_updates(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return built_once(tmp_path_factory, "updates", update) / "project"
 
 
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command that must end as a mistake; what it says of it."""
+    from dopsd.cli.main import main
+
+    def run(*words: str) -> str:
+        capsys.readouterr()
+        assert main([*words]) == 2
+        return capsys.readouterr().err
+
+    return run
+
+
 @contextlib.contextmanager
 def in_copy(prepared: Path, folder: Path) -> Iterator[None]:
     """Work in a copy of the toy project, which is folder/project."""
@@ -163,7 +169,11 @@ def in_copy(prepared: Path, folder: Path) -> Iterator[None]:
 @pytest.fixture
 def project(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the prepared folder, as the working directory."""
-    shutil.copytree(prepared, tmp_path / "project")
+    return work_in_copy(prepared, tmp_path, monkeypatch)
+
+
+def work_in_copy(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(made, tmp_path / "project", dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path / "project")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     return tmp_path / "project"

@@ -1,7 +1,5 @@
 """The deployment dopsd/train, run by a worker of the local services of a workspace."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil
@@ -48,18 +46,10 @@ def prefect_server(database: Path) -> Iterator[None]:
 
 def submit(workspace: Workspace, **parameters: object) -> subprocess.CompletedProcess[str]:
     """Run the deployment with these parameters to its end."""
-    words = [
-        word
-        for name, value in parameters.items()
-        for word in ("--param", f"{name}={json.dumps(value)}")
-    ]
-    return subprocess.run(
-        ["sh", "-c", START, "sh", *words],
-        cwd=workspace.folder,
-        env=workspace.env,
-        capture_output=True,
-        text=True,
-    )
+    words = [f"--param={name}={json.dumps(value)}" for name, value in parameters.items()]
+    here = {"cwd": workspace.folder, "env": workspace.env}
+    command = ["sh", "-c", START, "sh", *words]
+    return subprocess.run(command, capture_output=True, text=True, **here)
 
 
 def submit_changes(workspace: Workspace, changes: Mapping[str, object], **more: object) -> None:

@@ -1,7 +1,5 @@
 """Runs of the algorithms in examples/plugin, which need not be installed for them."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import replace
 from unittest import mock
@@ -20,13 +18,7 @@ PACKAGES = METADATA["project"]["entry-points"]["dopsd.algorithms"]
 
 
 def plugin_run(method: str, sections: dict | None = None, **changes: object) -> RunSettings:
-    """The toy project's run of trace_rl, with another algorithm, whose settings derive from it.
-
-    Args:
-        method: the algorithm.
-        sections: other settings, as dotted keys with __ for the dot.
-        **changes: settings of the algorithm.
-    """
+    """The toy project's run of trace_rl, with another algorithm and changes of its settings."""
     write_params(**sections or {})
     run = load_params().run("sudoku", "trace_rl", 0)
     with mock.patch.dict(ALGORITHMS.packages, PACKAGES):

@@ -1,32 +1,19 @@
-"""Sound examples of what the parsers read, which garbage is made from; names and settings that are
-garbage by themselves.
-"""
-
-from __future__ import annotations
+"""Sound examples of what the parsers read, and names and settings that are garbage."""
 
 PUZZLE, GRID = "0234341221434320", "1234341221434321"
+
+
+def generation(question: str, truth: object, answer: str) -> dict[str, object]:
+    text = f"<answer>{answer}</answer>"
+    return {"question": question, "ground_truth": truth, "generation": text}
+
+
 ROWS = {  # a generation of each task, where the published ones are not at hand
-    "sudoku": {
-        "question": f"Solve: {PUZZLE}",
-        "ground_truth": GRID,
-        "generation": f"<answer>{GRID}</answer>",
-    },
-    "gsm8k": {
-        "question": "2 + 2?",
-        "ground_truth": 4.0,
-        "generation": r"<answer>\boxed{4}</answer>",
-    },
-    "math500": {
-        "question": "Half?",
-        "ground_truth": r"\frac12",
-        "generation": r"<answer>\boxed{\frac{1}{2}}</answer>",
-    },
-    "countdown": {
-        "question": "",
-        "ground_truth": [[49, 55, 53], 51],
-        "generation": r"<answer>\boxed{49+55-53}</answer>",
-    },
-    "chains": {"question": "3 *4 -1", "ground_truth": "1", "generation": "<answer>1</answer>"},
+    "sudoku": generation(f"Solve: {PUZZLE}", GRID, GRID),
+    "gsm8k": generation("2 + 2?", 4.0, r"\boxed{4}"),
+    "math500": generation("Half?", r"\frac12", r"\boxed{\frac{1}{2}}"),
+    "countdown": generation("", [[49, 55, 53], 51], r"\boxed{49+55-53}"),
+    "chains": generation("3 *4 -1", "1", "1"),
 }
 SOURCES = {  # rows as the datasets have them
     "sudoku": {"Puzzle": PUZZLE, "Solution": GRID},
@@ -35,10 +22,8 @@ SOURCES = {  # rows as the datasets have them
     "countdown": {"nums": [49, 55, 53], "target": 51},
     "traces": {"question": "2 + 2?", "response": "4"},
 }
-FEWEST = (
-    "evaluate: {protocols: {greedy: {gen_length: 40, block_length: 4, steps: 40}}}\nablate:"
-    " {tables: {few: []}}\n"
-)
+FEWEST = "evaluate: {protocols: {greedy: {gen_length: 40, block_length: 4, steps: 40}}}\n"
+FEWEST += "ablate: {tables: {few: []}}\n"
 SETTINGS = """\
 matrix: {tasks: [sudoku], methods: [d_opsd, sft], seeds: [0, 1]}
 data:
@@ -58,51 +43,19 @@ ablate:
 tracking: {enabled: false, uri: null, experiment: dopsd, registered_model: dopsd}
 """
 KEYS = [
-    "train.updates",
-    "matrix.seeds",
-    "evaluate.protocols.greedy.steps",
-    "ablate.variants.x.teacher",
-    "tracking.experiment",
+    *("train.updates", "matrix.seeds", "evaluate.protocols.greedy.steps"),
+    *("ablate.variants.x.teacher", "tracking.experiment", "data.gsm8k.train.path"),
+    *("method.d_opsd.clip", "train", "x", "", ".", "a..b", "evaluate.protocols.../x"),
+    *("train.lora.r", "matrix.methods", "ablate.tables.../x", "train.betas", "sampling.gen_length"),
+    *("data.sudoku.test_file", "\ud800", "a\nb"),
 ]
-KEYS += ["data.gsm8k.train.path", "method.d_opsd.clip", "train", "x"]
-KEYS += [
-    "",
-    ".",
-    "a..b",
-    "evaluate.protocols.../x",
-    "train.lora.r",
-    "matrix.methods",
-    "ablate.tables.../x",
-    "train.betas",
-]
-KEYS += ["sampling.gen_length", "data.sudoku.test_file", "\ud800", "a\nb"]
 VALUES = [
-    None,
-    -1,
-    0.5,
-    float("nan"),
-    10**400,
-    "x" * 1000,
-    "\ud800",
-    "../x",
-    [],
-    {},
-    [[]],
-    {"a": {"b": 1}},
-    "null",
-    "2001-01-01",
+    *(None, -1, 0.5, float("nan"), 10**400, "x" * 1000, "\ud800", "../x", [], {}, [[]]),
+    *({"a": {"b": 1}}, "null", "2001-01-01"),
 ]
-STATE = {
-    "update": 4,
-    "counters": {"rollouts": 8},
-    "waiting": 0,
-    "empty_in_a_row": 0,
-    "spent": 1.5,
-    "cpu_spent": 1.0,
-    "memory": {"micro_batch_states": 8, "gradient_checkpointing": False},
-    "ranks": 1,
-}
-STATE |= {"scores": [0.5], "squares": [0.1], "gathered": {"loss": [1.0, 2.0]}}
+STATE = {"update": 4, "counters": {"rollouts": 8}, "waiting": 0, "empty_in_a_row": 0, "spent": 1.5}
+STATE |= {"cpu_spent": 1.0, "memory": {"micro_batch_states": 8, "gradient_checkpointing": False}}
+STATE |= {"ranks": 1, "scores": [0.5], "squares": [0.1], "gathered": {"loss": [1.0, 2.0]}}
 COMMANDS = [  # words of commands, a name in place of @
     *("compare @", "compare sudoku/d_opsd/@", "compare sudoku/@/0", "compare @/d_opsd/0"),
     *(
@@ -121,89 +74,18 @@ COMMANDS = [  # words of commands, a name in place of @
     *("params --profile=@", "params --preset=@ --profile=llada-8b-gsm8k", "check --params=@"),
 ]
 DOCUMENTS = [
-    *(
-        "? [a]\n: b",
-        "? {a: b}\n: c",
-        "train: {updates: 1, updates: 2}",
-        "a: 1\n\tb: 2",
-        "- a",
-        "5",
-        "",
-    ),
-    *(
-        "train: !!timestamp x",
-        "train: !!binary x",
-        "train: !!set {a}",
-        "train: !!omap [a: 1]",
-        "%YAML 99.9\n---\n{}",
-        "%YAML 1.1\n---\na: 1:2",
-    ),
-    *(
-        "evaluate: {protocols: {../x: {}}}",
-        "evaluate: {protocols: {'a/b': {}}}",
-        "evaluate: {protocols: {'a\n': {}}}",
-        "1: 2",
-        "null: null",
-        "~",
-        "=: =",
-    ),
-    *(
-        "ablate: {tables: {../x: []}}",
-        "ablate: {variants: {default: {}, ../x: {}}}",
-        "tracking: {registered_model: ../x}",
-    ),
+    *("? [a]\n: b", "? {a: b}\n: c", "train: {updates: 1, updates: 2}", "a: 1\n\tb: 2", "- a", "5"),
+    *("", "train: !!timestamp x", "train: !!binary x", "train: !!set {a}", "train: !!omap [a: 1]"),
+    *("%YAML 99.9\n---\n{}", "%YAML 1.1\n---\na: 1:2", "evaluate: {protocols: {../x: {}}}"),
+    *("evaluate: {protocols: {'a/b': {}}}", "evaluate: {protocols: {'a\n': {}}}", "1: 2"),
+    *("null: null", "~", "=: =", "ablate: {tables: {../x: []}}"),
+    *("ablate: {variants: {default: {}, ../x: {}}}", "tracking: {registered_model: ../x}"),
     *("\n".join(f"k{n}: 1" for n in range(400)), "- " * 4000),
 ]
 NAMES = [
-    *(
-        "../outside",
-        "../../outside",
-        "/{root}/outside",
-        "a/../../outside",
-        "..",
-        ".",
-        "",
-        " ",
-        "~",
-        "~root",
-        "con\0",
-        "a\nb",
-        "\n",
-        "\t",
-        "a/b",
-    ),
-    *(
-        "-",
-        "--",
-        "-x",
-        "*",
-        "?",
-        "a" * 300,
-        "\u0663",
-        "\u00b2",
-        "\u00b2\u00b2\u00b2",
-        "9" * 5000,
-        "\udcff",
-        "\ud800",
-        "[/b]",
-        "%s",
-        "{0}",
-        "$(id)",
-        "sudoku/../x",
-    ),
-    *(
-        "sudoku",
-        "d_opsd",
-        "0",
-        "d_opsd-default",
-        "d_opsd-../x",
-        "greedy",
-        "./greedy",
-        "sudoku/d_opsd/0",
-        "NaN",
-        "nul",
-        "C:\\x",
-        "\\\\host\\x",
-        "file:///x",
-    ),
+    *("../outside", "../../outside", "/{root}/outside", "a/../../outside", "..", ".", "", " ", "~"),
+    *("~root", "con\0", "a\nb", "\n", "\t", "a/b", "-", "--", "-x", "*", "?", "a" * 300, "\u0663"),
+    *("\u00b2", "\u00b2\u00b2\u00b2", "9" * 5000, "\udcff", "\ud800", "[/b]", "%s", "{0}", "$(id)"),
+    *("sudoku/../x", "sudoku", "d_opsd", "0", "d_opsd-default", "d_opsd-../x", "greedy"),
+    *("./greedy", "sudoku/d_opsd/0", "NaN", "nul", "C:\\x", "\\\\host\\x", "file:///x"),
 ]

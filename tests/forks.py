@@ -1,8 +1,4 @@
-"""Processes that are there at once: forked from a server that has torch, transformers and the
-trainer loaded already.
-"""
-
-from __future__ import annotations
+"""Processes that are there at once: forked from a server that has the trainer loaded."""
 
 import multiprocessing
 import os
@@ -17,19 +13,10 @@ from torch.distributed.launcher.api import LaunchConfig
 
 BOUND = 300  # seconds until a test gives up; nothing here needs as long
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
-    [
-        "accelerate",
-        "dopsd.algorithms.d_opsd.algorithm",
-        "dopsd.config.params",
-        "dopsd.models.llada.architecture",
-        "dopsd.models.llm_policy",
-        "dopsd.pipeline.stages.train",
-        "dopsd.training.trainer",
-        "peft.tuners.lora",
-        "transformers.conversion_mapping",
-    ]
-)
+PRELOAD = ["accelerate", "dopsd.algorithms.d_opsd.algorithm", "dopsd.config.params"]
+PRELOAD += ["dopsd.models.llada.architecture", "dopsd.models.llm_policy", "peft.tuners.lora"]
+PRELOAD += ["dopsd.pipeline.stages.train", "dopsd.training.trainer"]
+CONTEXT.set_forkserver_preload([*PRELOAD, "transformers.conversion_mapping"])
 with_a_launcher = pytest.mark.skipif(
     "shutdown_timeout" not in LaunchConfig.__dataclass_fields__,
     reason="launch.processes needs torch 2.13: earlier launchers kill processes that are saving",
@@ -37,9 +24,7 @@ with_a_launcher = pytest.mark.skipif(
 
 
 def start(function: Callable[..., object], *arguments: object, **env: str) -> ForkServerProcess:
-    """Run a function in a process of its own, in this working directory; its output goes to
-    output-RANK.
-    """
+    """Run a function in a process in this working directory; its output goes to output-RANK."""
     output = Path.cwd() / f"output-{env.get('RANK', '0')}"
     environment = {**os.environ, **env}
     process = CONTEXT.Process(target=_begin, args=(output, environment, function, *arguments))
@@ -54,12 +39,7 @@ def start_ranks(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(count),
-        "OMP_NUM_THREADS": "1",
-    }
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
     ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
     return [start(function, *arguments, **shared, **rank) for rank in ranks]
 

@@ -6,8 +6,6 @@ half-written file, or a refusal that is no line; its seed is printed, and `--par
 SEED` gives that input again.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io
@@ -50,9 +48,7 @@ class Found:
 
 @contextlib.contextmanager
 def workspace() -> Iterator[Path]:
-    """A folder in a folder with something to lose, as the working directory; yields the outer
-    one.
-    """
+    """A working directory in a folder with something to lose, which is yielded."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as root:
         (Path(root) / "outside").mkdir()

@@ -1,7 +1,5 @@
 """Logged names against the glossary, in both directions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

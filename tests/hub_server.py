@@ -4,8 +4,6 @@ Commits are whole or not at all, large files arrive by the LFS protocol, and eve
 checked. `failing` makes an endpoint answer with a status of its own.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

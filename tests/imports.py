@@ -1,7 +1,5 @@
 """Which modules of dopsd a file imports, and all that they import, without running any."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -36,13 +34,7 @@ def _source(module: str) -> Path:
 def imported(
     path: Path, with_types: bool = False, packages: tuple[str, ...] = ("dopsd",)
 ) -> frozenset[str]:
-    """Return the modules of these packages that a file imports, anywhere in it.
-
-    Args:
-        path: a Python file.
-        with_types: also count imports for type checkers alone (`if TYPE_CHECKING:`).
-        packages: names of the top-level packages that count.
-    """
+    """Return the modules of these packages that a file imports, perhaps for types alone."""
     names = _imports(path.read_text(encoding="utf-8"), with_types)
     in_packages = {name for name in names if name.partition(".")[0] in packages and "." in name}
     return frozenset(name for name in in_packages if _is_module(name))
@@ -74,10 +66,7 @@ def _is_module(name: str) -> bool:
 
 @cache
 def closure(*modules: str) -> tuple[str, ...]:
-    """Return these modules and all that they import from dopsd and their own packages, sorted.
-
-    Modules that are loaded by name (tasks, algorithms) must be passed explicitly.
-    """
+    """Return these modules and what they import; one that is loaded by name must be passed."""
     packages = ("dopsd", *(module.partition(".")[0] for module in modules))
     seen: set[str] = set()
     pending = list(modules)

@@ -1,8 +1,4 @@
-"""Garbage made from valid examples: bytes changed at random, JSON values swapped for odd ones; a
-seeded generator decides.
-"""
-
-from __future__ import annotations
+"""Garbage from valid examples: bytes changed, JSON values swapped; a seed decides."""
 
 import json
 from collections.abc import Sequence
@@ -15,124 +11,25 @@ from texts import FRAGMENTS
 
 DEEP = 3000  # levels: beyond what readers that call themselves can follow
 BRACKETS = [
-    b"[" * DEEP,
-    b"{" * DEEP,
-    b"[" * DEEP + b"]" * DEEP,
-    b'{"a":' * DEEP + b"1" + b"}" * DEEP,
-    b"- " * DEEP,
-    b"? " * DEEP,
+    *(b"[" * DEEP, b"{" * DEEP, b"[" * DEEP + b"]" * DEEP, b'{"a":' * DEEP + b"1" + b"}" * DEEP),
+    *(b"- " * DEEP, b"? " * DEEP),
 ]
 BYTES = [
-    *(
-        b"",
-        b"\0",
-        b"\xff",
-        b"\xef\xbb\xbf",
-        b"\xff\xfe",
-        b"\r",
-        b"\n",
-        b"\n\n",
-        b"\t",
-        b"\x85",
-        b"\xe2\x80\xa8",
-        b"\xed\xa0\x80",
-    ),
-    *(
-        b'"',
-        b"'",
-        b",",
-        b":",
-        b": ",
-        b"[",
-        b"]",
-        b"{",
-        b"}",
-        b"#",
-        b"&a ",
-        b"*a",
-        b"<<: *a",
-        b"!!python/object:os.system ",
-        b"---\n",
-    ),
-    *(
-        b"null",
-        b"true",
-        b"NaN",
-        b"Infinity",
-        b"-1",
-        b"0",
-        b"1e999",
-        b".inf",
-        b"2001-99-99",
-        b"9" * 5000,
-        b"a" * 20000,
-        b"\\ud800",
-    ),
-    *(
-        b"%YAML 1.1\n",
-        b"!!binary ",
-        b"!!set ",
-        b"!!int ",
-        b"0b_",
-        b"|\n",
-        b">\n",
-        b"\xd9\xa3",
-        b"\xc2\xb2",
-        *BRACKETS,
-    ),
+    *(b"", b"\0", b"\xff", b"\xef\xbb\xbf", b"\xff\xfe", b"\r", b"\n", b"\n\n", b"\t", b"\x85"),
+    *(b"\xe2\x80\xa8", b"\xed\xa0\x80", b'"', b"'", b",", b":", b": ", b"[", b"]", b"{", b"}"),
+    *(b"#", b"&a ", b"*a", b"<<: *a", b"!!python/object:os.system ", b"---\n", b"null", b"true"),
+    *(b"NaN", b"Infinity", b"-1", b"0", b"1e999", b".inf", b"2001-99-99", b"9" * 5000),
+    *(b"a" * 20000, b"\\ud800", b"%YAML 1.1\n", b"!!binary ", b"!!set ", b"!!int ", b"0b_", b"|\n"),
+    *(b">\n", b"\xd9\xa3", b"\xc2\xb2", *BRACKETS),
 ]
 JSON = [  # as they stand in a file
-    *(
-        "null",
-        "true",
-        "false",
-        "0",
-        "-1",
-        "1",
-        "0.5",
-        "1e999",
-        "-1e999",
-        "NaN",
-        "Infinity",
-        "1e308",
-        "5e-324",
-        "-0.0",
-    ),
-    *(
-        "9" * 5000,
-        "9" * 400,
-        "1" * 19,
-        '""',
-        '" "',
-        '"\\u0000"',
-        '"\\ud800"',
-        '"\\udfff\\ud800"',
-        '"a\\nb"',
-        '"\\u2028"',
-    ),
-    *(
-        '"' + "a" * 20000 + '"',
-        '"../../etc/passwd"',
-        '"/etc/passwd"',
-        '"[/b]"',
-        '"\u0663"',
-        '"\u00b2"',
-        '"9**9**9"',
-        '"1"',
-        '"NaN"',
-    ),
-    *(
-        "[]",
-        "{}",
-        "[null]",
-        "[[]]",
-        '{"a": 1}',
-        "[1, 2, 3]",
-        "[" * 500 + "]" * 500,
-        "[" * DEEP + "]" * DEEP,
-        '{"a":' * 900 + "1" + "}" * 900,
-    ),
-    *("01", "+1", "1_000", "0x10", "'a'", "undefined", "--1"),
+    *("null", "true", "false", "0", "-1", "1", "0.5", "1e999", "-1e999", "NaN", "Infinity"),
+    *("1e308", "5e-324", "-0.0", "9" * 5000, "9" * 400, "1" * 19, '""', '" "', '"\\u0000"'),
+    *('"\\ud800"', '"\\udfff\\ud800"', '"a\\nb"', '"\\u2028"', '"' + "a" * 20000 + '"'),
+    *('"../../etc/passwd"', '"/etc/passwd"', '"[/b]"', '"\u0663"', '"\u00b2"', '"9**9**9"', '"1"'),
+    *('"NaN"', "[]", "{}", "[null]", "[[]]", '{"a": 1}', "[1, 2, 3]", "[" * 500 + "]" * 500),
+    *("[" * DEEP + "]" * DEEP, '{"a":' * 900 + "1" + "}" * 900, "01", "+1", "1_000", "0x10", "'a'"),
+    *("undefined", "--1"),
 ]
 
 
@@ -148,13 +45,10 @@ def text(draw: Random) -> str:
 def name(draw: Random, root: str) -> str:
     """A name of a task, run, protocol, file: with luck one that leads out of the folder."""
     found = draw.choice(NAMES).replace("{root}", root.lstrip("/"))
-    return (
-        found
-        if draw.random() < 0.7
-        else found
-        + draw.choice(["/", "", "\n", "\0", "x"])
-        + draw.choice(NAMES).replace("{root}", root)
-    )
+    if draw.random() >= 0.7:
+        found += draw.choice(["/", "", "\n", "\0", "x"])
+        found += draw.choice(NAMES).replace("{root}", root)
+    return found
 
 
 def changed(draw: Random, sound: bytes, others: Sequence[bytes] = ()) -> bytes:
@@ -184,9 +78,7 @@ def changed(draw: Random, sound: bytes, others: Sequence[bytes] = ()) -> bytes:
 
 
 def swapped(draw: Random, sound: Any) -> bytes:
-    """JSON of a value in which one to three parts are something else, missing, renamed or there
-    twice.
-    """
+    """JSON of a value of which one to three parts are odd, missing, renamed or there twice."""
     odd: list[str] = []
     found = json.loads(json.dumps(sound))
     for _ in range(draw.choice((1, 1, 2, 3))):

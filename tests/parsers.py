@@ -4,8 +4,6 @@ is put in place, then read.
 A call may return, or raise what ends a command with one line and exit code 2.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable
@@ -158,9 +156,7 @@ def _parquet(name: str) -> bytes:
 
 
 def rows(draw: Random, root: str) -> Call:
-    """Rows of .jsonl, .csv and .parquet files, through each task's reading of them, and of sft's
-    traces.
-    """
+    """Rows of files through each task's reading of them, and of sft's traces."""
     from dopsd.tasks.common.sources import read_rows, text_of
     from dopsd.tasks.sudoku.task import read_published
 
@@ -209,9 +205,7 @@ def logs(draw: Random, root: str) -> Call:
 
 
 def names(draw: Random, root: str) -> Call:
-    """Names of tasks, methods, seeds, protocols, tables, adapters, files and typed problems, as
-    words of a command.
-    """
+    """Names of tasks, methods, seeds, protocols, tables, files..., as words of a command."""
     from dopsd.cli.main import main
 
     put("params.yaml", FEWEST.encode())

@@ -1,7 +1,5 @@
 """Free ports of this machine, and servers that take a while to answer there."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,8 +1,4 @@
-"""`dopsd train` with something that takes long, or that kills it, for processes of their own
-(forks.py).
-"""
-
-from __future__ import annotations
+"""`dopsd train` that takes long, or that something kills, for processes of their own."""
 
 import os
 import signal
@@ -13,9 +9,7 @@ from forks import command
 
 
 def slow_update(seconds: float) -> None:
-    """Every forward of the third update takes so many seconds more; slow-RANK holds the process's
-    number by then.
-    """
+    """Every forward of the third update takes longer; slow-RANK then holds the process's number."""
     from dopsd.models.llm_policy import LlmPolicy
     from dopsd.training.trainer import Trainer
 
@@ -36,9 +30,7 @@ def slow_update(seconds: float) -> None:
 
 
 def slow_sealing(seconds: float) -> None:
-    """A checkpoint takes so long to get its name; left-RANK says whether it has it when the process
-    goes on.
-    """
+    """A checkpoint gets its name slowly; left-RANK says whether it has it by then."""
     from dopsd.training import checkpoint
     from dopsd.training.training_folder import TrainingFolder
 

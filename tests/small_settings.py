@@ -1,7 +1,5 @@
 """params.yaml shrunk until a stage takes little more than its imports; imports nothing heavy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +19,7 @@ SHORT_RUN = {  # of the shipped base and its training problems, by key
 
 
 def small_settings() -> dict[str, Any]:
-    """Return the settings that the toy project and the fault trials have in common, with all
-    tasks and methods.
-    """
+    """Return what settings of the toy project and of fault trials share: all tasks and methods."""
     raw = embedded()
     sizes = {"train": 64, "validation": 12, "test": 12}
     for task in ("sudoku", "chains"):
@@ -32,21 +28,12 @@ def small_settings() -> dict[str, Any]:
     raw["data"]["countdown"] |= {"generate": 64, "validation": 12, "generate_test": 12}
     for task in ("countdown", "chains"):  # the toy base serves all tasks
         raw["data"][task] |= {"model": None, "pretrain": None}
-    raw["pretrain"] |= {
-        "d_model": 32,
-        "n_layers": 2,
-        "n_heads": 2,
-        "mlp_hidden_size": 64,
-        "updates": 200,
-        "batch_size": 16,
-    }
+    raw["pretrain"] |= {"d_model": 32, "n_layers": 2, "n_heads": 2, "mlp_hidden_size": 64}
+    raw["pretrain"] |= {"updates": 200, "batch_size": 16}
     raw["method"]["d_opsd"] |= {"attempts": 3, "keep_threshold": 0.0, "updates_per_trajectory": 3}
     for method in raw["method"].values():  # sizes are those of section train
-        method["train"] |= {
-            key: None
-            for key in ("updates", "prompts_per_collect", "lora")
-            if key in method["train"]
-        }
+        sizes = {"updates", "prompts_per_collect", "lora"} & method["train"].keys()
+        method["train"] |= dict.fromkeys(sizes)
     raw["train"]["lora"] |= {"r": 4, "alpha": 4}
     raw["evaluate"]["bootstrap"] = 100
     return raw

@@ -1,7 +1,5 @@
 """A command on a terminal of its own, whose keys a test presses."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re
@@ -24,15 +22,10 @@ class Terminal:
 
     def __init__(self, words: list[str], cwd: Path, env: dict[str, str]) -> None:
         self.keys, theirs = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SETUP, *words],
-            cwd=cwd,
-            env=env | {"TERM": "xterm", "COLUMNS": "110", "LINES": "40"},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-        )
+        here = {"cwd": cwd, "env": env | {"TERM": "xterm", "COLUMNS": "110", "LINES": "40"}}
+        here |= dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+        command = [sys.executable, "-c", SETUP, *words]
+        self.process = subprocess.Popen(command, start_new_session=True, **here)
         os.close(theirs)
         self.shown = ""
         self.reader = threading.Thread(target=self._read, daemon=True)

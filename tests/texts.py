@@ -1,8 +1,4 @@
-"""Texts to verify: garbage that looks like generations, and the published generations with their
-published scores.
-"""
-
-from __future__ import annotations
+"""Texts to verify: garbage that looks like generations, and published ones with scores."""
 
 import json
 import os
@@ -22,73 +18,12 @@ needs_golden = pytest.mark.skipif(
 )
 
 FRAGMENTS = [
-    *(
-        "\\boxed{",
-        "\\boxed",
-        "\\boxed{}",
-        "{",
-        "}",
-        "<answer>",
-        "</answer>",
-        "<reasoning>",
-        "</reasoning>",
-        "```",
-    ),
-    *("<|eot_id|>", "<|endoftext|>", "49 + 55 - 53"),
-    *(
-        "1",
-        "23",
-        "0" * 16,
-        "1234341221434321",
-        ".",
-        ",",
-        "-",
-        "+",
-        "*",
-        "**",
-        "/",
-        "//",
-        "=",
-        "==",
-        "(",
-        ")",
-        "9**9**9",
-        "= 4",
-    ),
-    *(
-        "²",
-        "٣",
-        "１",
-        "\0",
-        "\n",
-        " ",
-        "\t",
-        "\u2028",
-        "\ud800",
-        "$",
-        "%",
-        "\\$",
-        "\\%",
-        "nan",
-        "inf",
-        "1e999",
-        "1_0",
-        "0x1",
-    ),
-    *(
-        "\\frac",
-        "\\frac1",
-        "\\sqrt",
-        "\\text{ ",
-        "\\div",
-        "\\times",
-        "\\left",
-        "\\\\",
-        "x=",
-        "\\!",
-        "^\\circ",
-        "\\dfrac12",
-    ),
+    *("\\boxed{", "\\boxed", "\\boxed{}", "{", "}", "<answer>", "</answer>", "<reasoning>"),
+    *("</reasoning>", "```", "<|eot_id|>", "<|endoftext|>", "49 + 55 - 53", "1", "23", "0" * 16),
+    *("1234341221434321", ".", ",", "-", "+", "*", "**", "/", "//", "=", "==", "(", ")", "9**9**9"),
+    *("= 4", "²", "٣", "１", "\0", "\n", " ", "\t", "\u2028", "\ud800", "$", "%", "\\$", "\\%"),
+    *("nan", "inf", "1e999", "1_0", "0x1", "\\frac", "\\frac1", "\\sqrt", "\\text{ ", "\\div"),
+    *("\\times", "\\left", "\\\\", "x=", "\\!", "^\\circ", "\\dfrac12"),
 ]
 
 
@@ -102,32 +37,22 @@ def garbage() -> st.SearchStrategy[str]:
 
 
 def golden(task: str) -> list[dict[str, Any]]:
-    return [
-        json.loads(line)
-        for line in (PUBLISHED / "golden" / f"{task}_256.jsonl").read_text().splitlines()
-    ]
+    lines = (PUBLISHED / "golden" / f"{task}_256.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def judged(task: Task) -> Iterator[tuple[dict[str, Any], Score]]:
     """Every published generation with the verdict on it."""
     for row in golden(task.name):
-        yield (
-            row,
-            task.verify(
-                task.of_generation(row["question"], row["ground_truth"]), row["generation"]
-            ),
-        )
+        problem = task.of_generation(row["question"], row["ground_truth"])
+        yield row, task.verify(problem, row["generation"])
 
 
 def published_mean(task: Task, as_parsed: Callable[[str | None], Any]) -> float:
-    """Mean score in % over the published generations, each of which must have the published answer
-    and score.
-    """
+    """Mean score in % of the published generations, each with the published answer and score."""
     scores = []
     for row, score in judged(task):
-        assert (as_parsed(score.answer), score.score) == (
-            row["parsed"],
-            pytest.approx(row["score"]),
-        )
+        assert as_parsed(score.answer) == row["parsed"]
+        assert score.score == pytest.approx(row["score"])
         scores.append(score.score)
     return 100 * sum(scores) / len(scores)

@@ -4,8 +4,6 @@ tests/toy holds both, so that no test has to pretrain; `make toy` makes them aga
 base as its own, for base/sudoku/pretrain.json says that these settings and this data made it.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
@@ -33,9 +31,7 @@ def methods_with(kind: type[AlgorithmConfig]) -> list[str]:
 
 
 def small_params(**changes: object) -> dict:
-    """params.yaml shrunk until a whole run takes seconds; changes are dotted keys with __ for the
-    dot.
-    """
+    """params.yaml shrunk until a run takes seconds; changes have __ for the dot of a key."""
     raw = small_settings()
     raw["method"]["rft"] |= {"attempts": 2, "keep_threshold": 0.0}
     raw["method"]["vrpo"] |= {"attempts": 3, "draws": 2}

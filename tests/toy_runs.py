@@ -1,7 +1,5 @@
 """Training and evaluation of the toy project (fixture `project`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

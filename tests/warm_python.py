@@ -6,8 +6,6 @@ the fork, from the command's own PYTHONPATH. Not for tests of signals, process g
 terminals: a command is in a session of its own.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """Adapter folders and checkpoints in which something is wrong, and the reading of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -98,9 +96,7 @@ def adapters(draw: Random, root: str) -> Call:
 
 
 def checkpoints(draw: Random, root: str) -> Call:
-    """A training folder with two checkpoints, damaged with their digests or against them, then
-    resumed from.
-    """
+    """A training folder with two damaged checkpoints, resumed from."""
     import torch
     from safetensors.torch import save
 

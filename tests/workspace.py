@@ -1,7 +1,5 @@
 """A git and DVC checkout of this project in a folder of its own."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -21,9 +19,7 @@ REPRO = ("--wait-for-lock", "repro")
 
 
 class Workspace:
-    """A git and DVC checkout of the working tree: with settings that take seconds, or as it is
-    shipped, base and lock too. Where it is warm, stages start quickly (see warm_python.py).
-    """
+    """A checkout of the working tree, small or as shipped; if warm, with quick stages."""
 
     def __init__(self, folder: Path, is_shipped: bool = False, is_warm: bool = False) -> None:
         if not (ROOT / ".git").exists():
@@ -37,11 +33,8 @@ class Workspace:
             "PYTHONPATH": str(folder),
             "DVC_NO_ANALYTICS": "1",
         }
-        self.env |= {
-            f"GIT_{who}_{what}": "test@localhost"
-            for who in ("AUTHOR", "COMMITTER")
-            for what in ("NAME", "EMAIL")
-        }
+        for who in ("AUTHOR", "COMMITTER"):
+            self.env |= {f"GIT_{who}_{what}": "test@localhost" for what in ("NAME", "EMAIL")}
         self.run("git", "init", "-q")
         if not is_shipped:
             shutil.copytree(TOY / "base", folder / "base")  # that of the small settings
@@ -80,9 +73,7 @@ def copy_sources(folder: Path, left_out: tuple[str, ...] = ("tests/",)) -> None:
 
 
 def build(source: Path, *options: str) -> Path:
-    """Build the wheel, from the source archive that is built first without options, and check
-    them.
-    """
+    """Build the wheel, without options from the source archive, and check both."""
     python = [sys.executable, "-m"]
     dist = source.parent / "dist"
     shutil.rmtree(dist, ignore_errors=True)

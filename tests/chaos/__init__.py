@@ -1,3 +1,1 @@
-"""`make chaos`: faults of every kind against copies of this checkout, each judged by the bytes of
-an undisturbed run.
-"""
+"""`make chaos`: faults against copies of this checkout, judged by an undisturbed run's bytes."""

@@ -1,8 +1,4 @@
-"""One attempt of a trial: the command is started, followed until the fault is due, disturbed, and
-waited for.
-"""
-
-from __future__ import annotations
+"""One attempt of a trial: a command, disturbed when the fault is due, and waited for."""
 
 import os
 import re
@@ -48,17 +44,10 @@ class Ended:
 
 
 class Run:
-    """`dvc repro` in a workspace, in a session of its own, its output in a file or in pipes that
-    can be closed.
-    """
+    """`dvc repro` in a session of its own; its output in a file, or in pipes that can be closed."""
 
     def __init__(
-        self,
-        folder: Path,
-        command: str,
-        number: int,
-        env: dict[str, str] | None = None,
-        piped: str = "",
+        self, folder: Path, command: str, number: int, env: dict[str, str], piped: str = ""
     ) -> None:
         self.folder, self.state = folder, state_of(folder)
         self.log = self.state / f"attempt-{number}.log"
@@ -68,19 +57,11 @@ class Run:
             for name in ("stdout", "stderr"):
                 if piped in (name, "both"):
                     streams[name] = subprocess.PIPE
-            self.process = subprocess.Popen(
-                words,
-                cwd=folder,
-                env=environment(folder, self.state) | (env or {}),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                **streams,
-            )
-        self.readers = [
-            threading.Thread(target=self._copy, args=(s,), daemon=True) for s in self._pipes()
-        ]
-        for reader in self.readers:
-            reader.start()
+            here = {"cwd": folder, "env": environment(folder, self.state) | env}
+            streams["stdin"] = subprocess.DEVNULL
+            self.process = subprocess.Popen(words, start_new_session=True, **here, **streams)
+        for stream in self._pipes():
+            threading.Thread(target=self._copy, args=(stream,), daemon=True).start()
 
     def _pipes(self) -> list:
         return [stream for stream in (self.process.stdout, self.process.stderr) if stream]
@@ -128,9 +109,7 @@ class Run:
 
 
 def wait_for_fault(run: Run, plan: Plan) -> tuple[str, int] | None:
-    """Until the phase and update that the plan names, and its delay after; None where the run is
-    over before.
-    """
+    """Until the plan's phase, update and delay; None where the run is over before."""
     until = time.monotonic() + LONGEST
     while not run.is_over() and time.monotonic() < until:
         phase, update = processes.phase(run.state)
@@ -166,9 +145,8 @@ def ask_to_stop(run: Run, deliver: Callable[[], None]) -> str:
     deliver()
     while done and saved_update(run.folder) < done:
         is_over = not processes.of_part(run.state, "stage")
-        if (saved := saved_update(run.folder)) < done and (
-            is_over or time.monotonic() > began + SAVED
-        ):
+        is_late = is_over or time.monotonic() > began + SAVED
+        if is_late and (saved := saved_update(run.folder)) < done:
             when = "after the end of training" if is_over else f"{SAVED:.0f} s later"
             return f"{done} updates done at the signal; newest checkpoint {when}: update {saved}"
         time.sleep(0.05)

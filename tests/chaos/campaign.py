@@ -6,8 +6,6 @@ of the same seed and commit that are in the file do not run again. The exit code
 trial ended otherwise than RECOVERED, REFUSED, CANNOT_SAVE or SKIPPED; its folder stays.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import json
@@ -46,9 +44,8 @@ def prepare(place: Path, at: str) -> None:
     if ended.status != 0 or ended.left:
         raise SystemExit(f"chaos: the undisturbed run failed: {ended.said[-3000:]} {ended.left}")
     counts = disk.counts if disk else [0] * len(DISK)
-    (place / "reference.json").write_text(
-        json.dumps({"files": digests(folder), "lock": locked(folder), "writes": counts})
-    )
+    reference = {"files": digests(folder), "lock": locked(folder), "writes": counts}
+    (place / "reference.json").write_text(json.dumps(reference))
     made.write_text(at)
 
 
@@ -76,10 +73,8 @@ def run_one(plan: Plan, at: str) -> None:
     record = record_of(plan, facts, time.monotonic() - began, at)
     with RESULTS.open("a") as lines:
         lines.write(json.dumps(record) + "\n")
-    log(
-        f"trial {plan.number}: {plan.kind} ({plan.command}, {plan.target}) at {record['phase']}:"
-        f" {record['outcome']}"
-    )
+    what = f"{plan.kind} ({plan.command}, {plan.target})"
+    log(f"trial {plan.number}: {what} at {record['phase']}: {record['outcome']}")
     if record["outcome"] in RIGHT:
         trial.remove()
     else:

@@ -1,7 +1,5 @@
 """Files at rest that are cut short, emptied or have one bit flipped."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -43,9 +41,7 @@ def damage(path: Path, how: str, at: float) -> str:
 
 
 def apply(folder: Path, plan: Plan) -> str:
-    """Damage one file as planned; its name and what was done, or nothing where there is no such
-    file yet.
-    """
+    """Damage one file as planned; its name and what was done, or nothing without such a file."""
     path = choose(folder, plan)
     if path is None:
         return ""

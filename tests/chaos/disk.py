@@ -1,8 +1,4 @@
-"""The preloaded library that fails a write: compiled here, told what to fail through a file that it
-maps.
-"""
-
-from __future__ import annotations
+"""The preloaded library that fails a write, and the mapped file that tells it what to fail."""
 
 import errno
 import shutil
@@ -13,9 +9,8 @@ from pathlib import Path
 from chaos.plan import DISK
 
 CLASSES = 16
-LAYOUT = struct.Struct(
-    f"={CLASSES}q5q256s"
-)  # counts; class, number, errno, is_failing, is_hit; path
+# counts; class, number, errno, is_failing, is_hit; path
+LAYOUT = struct.Struct(f"={CLASSES}q5q256s")
 
 
 def library(place: Path) -> Path | None:

@@ -1,8 +1,4 @@
-"""Copies of this checkout to disturb: a template whose base is made, what an undisturbed run of it
-leaves, a copy a trial.
-"""
-
-from __future__ import annotations
+"""Copies of this checkout to disturb: a template, and what an undisturbed run of it leaves."""
 
 import hashlib
 import json
@@ -25,9 +21,7 @@ REPRO = ("repro", "report")  # every stage before it too
 
 
 def commit() -> str:
-    """The last commit that changed what is tried; what is not committed of it is told by a digest
-    behind a plus.
-    """
+    """The last commit of what is tried, with a digest of what is not committed of it."""
     git = ("git", "-C", str(ROOT))
     names = ["dopsd", "flows", "infra", "dvc.yaml", "params.yaml", "prefect.yaml", "pyproject.toml"]
     last = subprocess.check_output([*git, "log", "-1", "--format=%h", "--", *names], text=True)
@@ -47,17 +41,11 @@ def environment(folder: Path, state: Path) -> dict[str, str]:
     """Of every process of a trial; $CHAOS_STATE also marks them as this trial's."""
     own = ("MLFLOW_", "PREFECT_", "DVC_", "DOPSD_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-    return env | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": f"{HOOK}{os.pathsep}{folder}",
-        "CHAOS_STATE": str(state),
-        "DVC_SITE_CACHE_DIR": str(state / "dvc"),
-        "OMP_NUM_THREADS": "1",
-        "DVC_NO_ANALYTICS": "1",
-        "DO_NOT_TRACK": "1",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env |= {"PYTHONPATH": f"{HOOK}{os.pathsep}{folder}", "CHAOS_STATE": str(state)}
+    env |= {"DVC_SITE_CACHE_DIR": str(state / "dvc"), "MLFLOW_DISABLE_TELEMETRY": "true"}
+    names = ("OMP_NUM_THREADS", "DVC_NO_ANALYTICS", "DO_NOT_TRACK", "PYTHONDONTWRITEBYTECODE")
+    return env | dict.fromkeys(names, "1")
 
 
 def dvc(*words: str) -> tuple[str, ...]:
@@ -77,21 +65,12 @@ def run(folder: Path, state: Path, *words: str, **env: str) -> str:
 
 def tried(folder: Path, state: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """A command that may fail."""
-    return subprocess.run(
-        words,
-        cwd=folder,
-        env=environment(folder, state) | env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
+    here = {"cwd": folder, "env": environment(folder, state) | env, "stdin": subprocess.DEVNULL}
+    return subprocess.run(words, capture_output=True, text=True, errors="replace", **here)
 
 
 def make_template(place: Path) -> Path:
-    """A workspace of its own git repository in which data, base and the base's evaluation are made
-    and committed.
-    """
+    """A git repository in which data, base and the base's evaluation are made and committed."""
     template, state = place / "template", place / "template-state"
     left_out = ("base/", "tests/", "docs/", "benchmarks/", "dvc.lock")
     for name in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines():

@@ -1,8 +1,4 @@
-"""Whether a workspace is now what an undisturbed run would have left, and whether MLflow has every
-step once.
-"""
-
-from __future__ import annotations
+"""Whether a workspace is what an undisturbed run leaves, and MLflow has every step once."""
 
 import json
 import sqlite3
@@ -47,9 +43,7 @@ def differences(folder: Path, reference: dict[str, Any], command: str) -> list[s
 
 
 def half_published(folder: Path, reference: dict[str, Any]) -> list[str]:
-    """Results that lie under their final names with other bytes than they must have, before any
-    repair.
-    """
+    """Results under their final names with other bytes than they must have, before any repair."""
     found, wanted = digests(folder), reference["files"]
     changed = [name for name in found if name in wanted and wanted[name] != found[name]]
     return [f"{name} is half-written" for name in changed]
@@ -72,25 +66,17 @@ def tracked(database: Path) -> tuple[list[int], int, int]:
         return [], 0, 0
     # to read, it may have to undo what a full disk cut off
     with closing(sqlite3.connect(database, timeout=30)) as base:
-        runs = base.execute(
-            "select r.run_uuid from runs r join experiments e on e.experiment_id = r.experiment_id"
-            " where e.name = 'dopsd'",
-        ).fetchall()
-        marks = ",".join("?" * len(runs))
-        ids = [run for (run,) in runs]
-        points = base.execute(
-            "select key, step, count(*) from metrics where key like 'train/%' and run_uuid in"
-            f" ({marks}) group by key, step",
-            ids,
-        ).fetchall()
+        of_dopsd = "runs r join experiments e using (experiment_id) where e.name = 'dopsd'"
+        runs = base.execute(f"select r.run_uuid from {of_dopsd}").fetchall()
+        of_runs = f"run_uuid in (select r.run_uuid from {of_dopsd}) and key like 'train/%'"
+        counted = f"select key, step, count(*) from metrics where {of_runs} group by key, step"
+        points = base.execute(counted).fetchall()
     steps = sorted({step for key, step, _ in points if key == "train/loss"})
     return steps, sum(count - 1 for *_, count in points), len(runs)
 
 
 def untracked(folder: Path, command: str) -> list[str]:
-    """What MLflow lacks or has twice, once what was kept on disk has been sent as the documentation
-    says.
-    """
+    """What MLflow lacks or has twice, after what was kept on disk has been sent."""
     steps, twice, runs = tracked(folder / "mlflow.db")
     if steps != (every := [*range(1, UPDATES + 1)]):
         words = ("publish",) if command != "train" else ("follow", *WORDS)

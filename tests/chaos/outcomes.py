@@ -1,7 +1,5 @@
 """What was seen in a trial, and the one word for it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,16 +45,7 @@ def record_of(plan: Plan, facts: Facts, seconds: float, commit: str) -> dict[str
     """A line of the results file."""
     seen = vars(facts).items()
     detail = {name: value for name, value in seen if value and name not in ("phase", "reruns")}
-    return {
-        "trial": plan.number,
-        "seed": plan.seed,
-        "commit": commit,
-        "kind": plan.kind,
-        "command": plan.command,
-        "target": plan.target,
-        "phase": facts.phase,
-        "outcome": outcome(plan, facts),
-        "reruns": facts.reruns,
-        "seconds": round(seconds, 1),
-        "detail": detail,
-    }
+    asked = {name: vars(plan)[name] for name in ("seed", "kind", "command", "target")}
+    found = {"phase": facts.phase, "outcome": outcome(plan, facts), "reruns": facts.reruns}
+    found |= {"seconds": round(seconds, 1), "detail": detail}
+    return {"trial": plan.number, "commit": commit} | asked | found

@@ -1,8 +1,4 @@
-"""What happens in a trial: drawn from the campaign's seed and the trial's number alone, so that any
-trial can be replayed.
-"""
-
-from __future__ import annotations
+"""What happens in a trial: drawn from the campaign's seed and the trial's number alone."""
 
 import random
 from dataclasses import dataclass, field
@@ -11,24 +7,10 @@ from typing import Any
 TRAINING = ("collecting", "updating", "saving", "publishing")
 STAGES = ("evaluating", "evaluate", "select", "test", "report", "between")
 UPDATES = 12  # of a trial's run
-KINDS = {  # how often each comes in a block of trials
-    "kill": 5,
-    "term": 3,
-    "int": 3,
-    "slow": 2,
-    "pipe": 2,
-    "enospc": 3,
-    "eio": 2,
-    "checkpoint": 2,
-    "rows": 1,
-    "adapter": 1,
-    "lock": 1,
-    "evaluation": 2,
-    "log": 1,
-    "base": 1,
-    "cache": 1,
-    "twice": 2,
-}
+# how often each comes in a block of trials
+KINDS = {"kill": 5, "term": 3, "int": 3, "slow": 2, "pipe": 2, "enospc": 3, "eio": 2}
+KINDS |= {"checkpoint": 2, "rows": 1, "adapter": 1, "lock": 1, "evaluation": 2, "log": 1}
+KINDS |= {"base": 1, "cache": 1, "twice": 2}
 DAMAGES = ("checkpoint", "rows", "adapter", "lock", "evaluation", "log", "base", "cache")
 # when the run is stopped before its files are damaged: earlier there would be nothing to damage
 WHERE = {
@@ -46,9 +28,7 @@ DISK = ("work/train-", "work/eval", "runs/", ".dvc/", "reports/", "dvc.lock", "m
 
 @dataclass(frozen=True)
 class Plan:
-    """One trial. `phase` and `update` say when the fault comes, `delay` how long after; a fault has
-    its own `details`.
-    """
+    """One trial: when the fault comes (`phase`, `update`), how long after (`delay`), details."""
 
     number: int
     seed: int
@@ -72,9 +52,7 @@ class Plan:
 
 
 def kind_of(seed: int, number: int) -> str:
-    """Every block has each kind as often as KINDS says, in an order of its own: first every kind
-    once.
-    """
+    """Every block has each kind as often as KINDS says; first comes every kind once."""
     total = sum(KINDS.values())
     once, others = [*KINDS], [kind for kind, count in KINDS.items() for _ in range(count - 1)]
     dice = random.Random(f"{seed} block {number // total}")

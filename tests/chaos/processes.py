@@ -1,8 +1,4 @@
-"""Processes of one trial: found by a mark in their environment, named by their part in the run,
-ended for good.
-"""
-
-from __future__ import annotations
+"""Processes of one trial: found by a mark in their environment, named by their part, ended."""
 
 import os
 import signal
@@ -21,9 +17,7 @@ PARTS = {  # words of a command, in the order in which they are looked for
 
 
 def found(state: Path) -> dict[int, list[str]]:
-    """Commands of the processes that carry this trial's mark, by id; those that have ended are left
-    out.
-    """
+    """Commands of the living processes that carry this trial's mark, by id."""
     mark, all_of = f"CHAOS_STATE={state}\0".encode(), {}
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
@@ -63,9 +57,7 @@ def is_alive(pid: int) -> bool:
 
 
 def phase(state: Path) -> tuple[str, int]:
-    """What the run does now, and its update: a phase of training, the stage that runs, or `between`
-    stages.
-    """
+    """What the run does now: a phase of training, a stage, or `between` stages; and its update."""
     stages = {}
     for entry in os.scandir(state / "phases"):
         with suppress(OSError, ValueError):
@@ -86,11 +78,7 @@ def send(pids: list[int], number: int) -> None:
 
 
 def wait_until_gone(state: Path, seconds: float) -> dict[int, str]:
-    """Processes of the trial that are still there after so many seconds, by id.
-
-    What copies a log to MLflow may take a while: it has to load MLflow, and ends when it has sent
-    what is left.
-    """
+    """Processes that are still there then, by id; a copy to MLflow has longer."""
     began = time.monotonic()
     while left := found(state):
         is_copying = all(part(words) == "follow" for words in left.values())

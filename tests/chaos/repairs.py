@@ -1,8 +1,4 @@
-"""What a user does about a message: the repair that it names, from a table of the messages that are
-known.
-"""
-
-from __future__ import annotations
+"""What a user does about a message: the repair that it names, from a table of known ones."""
 
 import re
 import shlex
@@ -20,9 +16,7 @@ MISTAKE, TEMPORARY = 2, 75
 
 @dataclass(frozen=True)
 class Repair:
-    """A repair and whether it answers a refusal; a lock that is held or a full disk refuses
-    nothing.
-    """
+    """A repair, and whether it answers a refusal, which a held lock or a full disk is not."""
 
     name: str
     is_refusal: bool
@@ -54,31 +48,21 @@ def remove(name: str) -> Callable[[Path], None]:
     return act
 
 
-BUSY = (
-    r"another process is training|Unable to acquire lock|is busy, it is being blocked|holds"
-    r" (?:the|this) workspace"
-)
+BUSY = r"another process is training|Unable to acquire lock|is busy, it is being blocked"
+BUSY += r"|holds (?:the|this) workspace"
 DISK = r"[Nn]o space left|[Ff]ree some space|Input/output error"
-UNREADABLE = (
-    r"Lockfile 'dvc\.lock' is corrupted|unable to read: 'dvc\.lock'|'dvc\.lock' (?:validation"
-    r" failed|is invalid)"
-)
+UNREADABLE = r"Lockfile 'dvc\.lock' is corrupted|unable to read: 'dvc\.lock'"
+UNREADABLE += r"|'dvc\.lock' (?:validation failed|is invalid)"
+CHECKOUT = r"[Rr]un (git (?:checkout|restore) (?:-- )?[\w/-]+(?: [\w/-]+\.yaml)?)"
+REMOVED = r"[Rr]emove `?((?:work|runs|data|\.dvc)/[\w./-]+)"
 Act = Callable[[Path], None]
 KNOWN: tuple[tuple[str, bool, Callable[[re.Match[str]], Act]], ...] = (
     (BUSY, False, lambda _: wait),
     (DISK, False, lambda _: wait),
     (r"run `(dopsd train [^`]*)` to restore", True, lambda found: command(found[1])),
     (r"`((?:git|dvc) (?:checkout|restore)[^`]*)`", True, lambda found: command(found[1])),
-    (
-        r"[Rr]un (git (?:checkout|restore) (?:-- )?[\w/-]+(?: [\w/-]+\.yaml)?)",
-        True,
-        lambda found: command(found[1]),
-    ),
-    (
-        r"[Rr]emove `?((?:work|runs|data|\.dvc)/[\w./-]+)",
-        True,
-        lambda found: remove(found[1].rstrip(".")),
-    ),
+    (CHECKOUT, True, lambda found: command(found[1])),
+    (REMOVED, True, lambda found: remove(found[1].rstrip("."))),
     # DVC's own, which leaves its repair to git
     (UNREADABLE, True, lambda _: command("git checkout dvc.lock")),
 )

@@ -1,8 +1,4 @@
-"""One trial: a copy of the template is disturbed as planned, repaired as a user would, and judged
-by its bytes.
-"""
-
-from __future__ import annotations
+"""One trial: a copy of the template is disturbed, repaired as a user would, and judged."""
 
 import json
 import re
@@ -47,9 +43,7 @@ class Trial:
         return Run(self.folder, self.plan.command, number, self.env, piped)
 
     def _disturb(self) -> None:
-        """The first attempt, with its fault; what it left is looked at before anything is
-        repaired.
-        """
+        """The first attempt, with its fault; what it left is looked at before any repair."""
         plan = self.plan
         self._prepare()
         if self.facts.skipped:
@@ -141,7 +135,7 @@ class Trial:
         """A second run of the same workspace, started while the first is there."""
         time.sleep(self.plan.delay)
         self.facts.phase = processes.phase(self.state)[0]
-        second = Run(self.folder, self.plan.command, 1)
+        second = Run(self.folder, self.plan.command, 1, {})
         if self.plan.details["first_ends"]:
             time.sleep(1.0)
             processes.send(run.group(), signal.SIGINT)
@@ -184,10 +178,8 @@ class Trial:
                 return
             repair = repairs.find(ended)
             if repair is None:
-                facts.wrong.append(
-                    f"attempt {number} ended with exit code {ended.status} (stage:"
-                    f" {ended.stage_status}): {ended.line}"
-                )
+                status = f"{ended.status} (stage: {ended.stage_status})"
+                facts.wrong.append(f"attempt {number} ended with exit code {status}: {ended.line}")
                 facts.lost += ["no known repair"]
                 return
             if repair.is_refusal:

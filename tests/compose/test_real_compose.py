@@ -1,8 +1,4 @@
-"""`make integration-compose`: compose.yaml with its images in real containers: a whole run, a
-worker that is stopped or killed, and what continues afterwards.
-"""
-
-from __future__ import annotations
+"""`make integration-compose`: a whole run in real containers, and a worker that ends."""
 
 import fcntl
 import json
@@ -70,10 +66,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 @pytest.fixture(scope="module")
 def stack(
-    engine: Engine,
-    origin: Workspace,
-    tmp_path_factory: pytest.TempPathFactory,
-    table: list[str],
+    engine: Engine, origin: Workspace, tmp_path_factory: pytest.TempPathFactory, table: list[str]
 ) -> Iterator[Stack]:
     stack = Stack(engine, tmp_path_factory.mktemp("stack"), origin)
     try:
@@ -89,9 +82,8 @@ def stack(
 def test_only_the_two_pages_are_published_and_only_here(stack: Stack):
     for address in ("http://127.0.0.1:4200/api/health", "http://127.0.0.1:5000/health"):
         stack.engine.inside("python3", COMPOSE / "healthy.py", address)
-    published = re.findall(
-        r"(\S+):(\d+)->", stack.engine.run("docker", "ps", "--format", "{{.Ports}}")
-    )
+    ports = stack.engine.run("docker", "ps", "--format", "{{.Ports}}")
+    published = re.findall(r"(\S+):(\d+)->", ports)
     assert sorted(published) == [("127.0.0.1", "4200"), ("127.0.0.1", "5000")]
 
 

@@ -3,8 +3,6 @@ is exported: of two architectures in the second tier, of all in `make nightly`, 
 all algorithms by `dvc repro` and by the deployment. LLaDA's is that of `two_updates`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -75,8 +73,5 @@ def run_all(by: str, name: str, methods: list[str], folder: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", BASES)
 @pytest.mark.parametrize("by", ["dvc", "deployment"])
-def test_every_algorithm_runs_on_every_architecture(
-    by: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.chdir(tmp_path)
+def test_every_algorithm_runs_on_every_architecture(by: str, name: str, tmp_path: Path, here: Path):
     run_all(by, name, ALGORITHMS.names, tmp_path)

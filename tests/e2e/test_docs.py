@@ -5,8 +5,6 @@ The line before a block of commands says which: `<!-- run -->`, `<!-- see tests/
 `<!-- not run: REASON -->`.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -201,11 +199,6 @@ def one_of_ablations(commands: list[str]) -> list[str]:
 @pytest.mark.full
 def test_the_commands_of_each_page_run(tmp_path: Path):
     workspace = Workspace(tmp_path, is_shipped=True, is_warm=True)
-    command = tmp_path / "work/bin/dopsd"
-    command.parent.mkdir(parents=True, exist_ok=True)
-    command.write_text('#!/bin/sh\nexec python -m dopsd "$@"\n')
-    command.chmod(0o755)
-    env = workspace.env | {"PATH": f"{command.parent}:{workspace.env['PATH']}"}
     short = SHORT_RUN | {"verify_teacher.problems": 12, "verify_teacher.attempts": 2}
     changes = [f"--set={key}={json.dumps(value)}" for key, value in short.items()]
     workspace.run(sys.executable, "-m", "dopsd", "params", *changes)
@@ -213,14 +206,14 @@ def test_the_commands_of_each_page_run(tmp_path: Path):
     workspace.commit()
     for page in PAGES:
         marked = [b for b in blocks() if b.page == page and b.mark == "run"]
-        scripts = [
-            ["bash", "-euo", "pipefail", "-c", b.text] for b in marked if b.language == "bash"
-        ]
+        bash = ["bash", "-euo", "pipefail", "-c"]
+        scripts = [[*bash, block.text] for block in marked if block.language == "bash"]
         scripts += [["bash", "-euc", text] for text in one_of_ablations(commands_of_table(page))]
         if python := "\n".join(b.text for b in marked if b.language == "python"):
             scripts.append([sys.executable, "-c", python])
         for words in scripts:
-            ran = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True)
+            here = {"cwd": tmp_path, "env": workspace.env}
+            ran = subprocess.run(words, capture_output=True, text=True, **here)
             output = ran.stdout[-2000:] + ran.stderr[-2000:]
             assert ran.returncode == 0, f"{page}\n{words[-1]}\n{output}"
             has_new_results = workspace.run("git", "status", "--porcelain", "dvc.lock")

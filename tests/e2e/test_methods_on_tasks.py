@@ -3,8 +3,6 @@
 `make nightly` runs the whole product, `make test-all` `dvc repro` with most methods on one task.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from itertools import product

@@ -1,8 +1,4 @@
-"""The walk of docs/own-task.md, command by command: a CSV file becomes a task, trains and is
-reported; then a program scores it.
-"""
-
-from __future__ import annotations
+"""The walk of docs/own-task.md, command by command; then a program scores the task."""
 
 import json
 from pathlib import Path
@@ -17,11 +13,6 @@ MARK = "tests/e2e/test_own_task.py"
 @pytest.mark.full
 def test_the_walk_of_the_page_runs_and_a_program_can_score_it(tmp_path: Path):
     workspace = Workspace(tmp_path, is_shipped=True, is_warm=True)
-    command = tmp_path / "work/bin/dopsd"
-    command.parent.mkdir(parents=True)
-    command.write_text('#!/bin/sh\nexec python -m dopsd "$@"\n')
-    command.chmod(0o755)
-    workspace.env["PATH"] = f"{command.parent}:{workspace.env['PATH']}"
     *commands, program = [
         block for block in blocks() if block.page.name == "own-task.md" and MARK in block.words
     ]

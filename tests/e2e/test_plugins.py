@@ -1,8 +1,4 @@
-"""The algorithms of examples/plugin and a toy task, found by their entry points, through the flow
-and through DVC.
-"""
-
-from __future__ import annotations
+"""The algorithms of examples/plugin and a toy task, found by entry points, in flow and DVC."""
 
 import json
 import os
@@ -95,9 +91,7 @@ def python(plugin: Path, code: str, status: int) -> str:
 
 
 def begin(plugin: Path, folder: Path, *changes: str) -> Workspace:
-    """A workspace that finds the plug-in, whose task has a base of its own: wider than the one that
-    the tests pretrain.
-    """
+    """A workspace that finds the plug-in, whose task has a base of its own, wider than others."""
     work = Workspace(folder, is_warm=True)
     work.env["PYTHONPATH"] += f"{os.pathsep}{plugin}"
     shutil.copytree(ROOT / "base/sudoku", folder / "base/copying")
@@ -246,10 +240,7 @@ def test_a_plugin_that_does_not_fit_its_protocol_is_refused_by_name(
         (["train", "--task", "nope"], "--task nope: unknown; there is chains, copying, "),
         (["train", "--method", "nope"], METHODS),
         (["params", "--set=matrix.tasks=[nope]"], "unknown; there is chains, copying"),
-        (["params", "--set=matrix.methods=[nope]"], METHODS),
-        (["params", "--set=verify_teacher.tasks=[nope]"], "there is chains, copying"),
         (["params", "--set=method.nope.x=1"], f"unknown key; there is {METHODS}"),
-        (["score", "--task", "nope", "x"], "unknown; there is chains, copying"),
     ],
 )
 def test_an_unknown_name_lists_those_that_exist_with_those_of_entry_points(

@@ -1,8 +1,4 @@
-"""`dopsd run`, `attach` and `cancel` against the services, which give the bytes of `dvc repro`;
-and `dopsd run --local`.
-"""
-
-from __future__ import annotations
+"""`dopsd run`, `attach` and `cancel` against the services, and `dopsd run --local`."""
 
 import json
 import os
@@ -10,13 +6,13 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 from ports import free_port
 from terminals import BOUND, CTRL_C, Terminal
+from waiting import until
 from warm_python import warm_bin
 from workspace import Workspace, results, take_cache
 
@@ -40,9 +36,8 @@ class Project(Workspace):
         return Terminal([*DOPSD, *words], self.folder, self.env)
 
     def ask(self, port: int, route: str) -> list[dict] | int:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/api/{route}", b"{}", {"Content-Type": "application/json"}
-        )
+        url, kind = f"http://127.0.0.1:{port}/api/{route}", {"Content-Type": "application/json"}
+        request = urllib.request.Request(url, b"{}", kind)
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
 
@@ -59,9 +54,8 @@ def test_a_run_is_started_watched_left_and_cancelled_and_a_wrong_one_is_never_su
     shutil.copyfile(empty_database, project.folder / "mlflow.db")
     ports = {name: free_port() for name in ("prefect", "mlflow")}
     try:
-        told = project.run(
-            *SERVICES, "up", *(f"--{name}-port={port}" for name, port in ports.items())
-        )
+        words = [f"--{name}-port={port}" for name, port in ports.items()]
+        told = project.run(*SERVICES, "up", *words)
         assert "`source work/services/env`: prefect deployment run dopsd/train" in told
         project.env = {k: v for k, v in project.env.items() if k != "PREFECT_API_URL"}
 
@@ -91,10 +85,7 @@ def test_a_run_is_started_watched_left_and_cancelled_and_a_wrong_one_is_never_su
         assert screen.end() == 130
         (left,) = re.findall(r"left (\S+), which goes on; `dopsd attach \1`", screen.text)
         before = updates_done(project.folder)
-        deadline = time.monotonic() + BOUND
-        while updates_done(project.folder) <= before and time.monotonic() < deadline:
-            time.sleep(0.2)
-        assert updates_done(project.folder) > before, "the run does not go on"
+        until(lambda: updates_done(project.folder) > before, "another update")
 
         unknown = project.dopsd("attach", "nobody")
         assert unknown.returncode == 2 and f"there is {left}, {name}" in unknown.stderr
@@ -133,9 +124,8 @@ def test_a_local_run_shows_the_stages_and_ctrl_c_saves(reproduced, tmp_path):
     piped = project.dopsd("run", "--local", *SHORT, "--set", "train.learning_rate=0.002")
     assert piped.returncode == 0, piped.stdout + piped.stderr
     assert "prepare sudoku: up to date\n" in piped.stdout
-    assert re.search(
-        r"accuracy: [\d.]+% \[[\d.]+, [\d.]+\] on 12 validation problems", piped.stdout
-    )
+    accuracy = r"accuracy: [\d.]+% \[[\d.]+, [\d.]+\] on 12 validation problems"
+    assert re.search(accuracy, piped.stdout)
     assert re.search(rf"{KEY} +[\d.]+ \[", piped.stdout), "the end is that of summary"
     assert "run: local: completed" in piped.stdout and project.repro() == set()
 

@@ -1,7 +1,5 @@
 """benchmarks/tournament on the toy base: a stop, a kill, the rest, and one test at the end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,8 +1,4 @@
-"""A project beside an installed wheel: made by `dopsd init`, run by the deployment and by DVC, and
-kept by an upgrade.
-"""
-
-from __future__ import annotations
+"""A project beside an installed wheel: made, run by the deployment and DVC, and upgraded."""
 
 import json
 import os
@@ -25,9 +21,7 @@ RFT, D_OPSD = (f"dopsd/algorithms/{name}/__init__.py" for name in ("rft", "d_ops
 
 
 class Installation:
-    """An environment whose dopsd is a wheel; the libraries are those of the environment of the
-    tests, whose own dopsd it does not see.
-    """
+    """An environment with dopsd from a wheel, and the libraries of the tests' environment."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,13 +34,9 @@ class Installation:
             (self.bin / name).write_text(f'#!/bin/sh\nexec "{self.bin}/python" -m {name} "$@"\n')
             (self.bin / name).chmod(0o755)
         self.env = {k: v for k, v in os.environ.items() if k not in HERE}
-        self.env |= {
-            "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}",
-            "PREFECT_HOME": str(folder / "prefect"),
-            "PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api",
-            "DVC_NO_ANALYTICS": "1",
-            "OMP_NUM_THREADS": "1",
-        }
+        self.env |= {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
+        self.env |= {"PREFECT_HOME": str(folder / "prefect"), "DVC_NO_ANALYTICS": "1"}
+        self.env |= {"PREFECT_API_URL": f"http://127.0.0.1:{free_port()}/api"}
 
     def install(self, wheel: Path) -> None:
         """Put a wheel in the place of the last."""
@@ -96,9 +86,7 @@ def test_a_project_of_an_installed_wheel_runs_by_both_entry_points_and_survives_
 
 
 def upgrade(installed: Installation, source: Path) -> None:
-    """Another release makes nothing stale, nor does a raised number of an algorithm that no run
-    has; that of one that a run has makes its stages stale.
-    """
+    """Neither a release nor an algorithm that no run has makes a stage stale; one of a run does."""
     source = shutil.copytree(source, installed.folder / "source", symlinks=True)
     pyproject = source / "pyproject.toml"
     pyproject.write_text(pyproject.read_text().replace('version = "', 'version = "9.', 1))

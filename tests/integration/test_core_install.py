@@ -1,7 +1,5 @@
 """`pip install dopsd` for real: a wheel in an environment of its own, without the extras."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import subprocess

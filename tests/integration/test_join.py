@@ -1,7 +1,5 @@
 """`make integration`: machines that join Prefect's server, which has a password here."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
@@ -18,10 +16,8 @@ SECRET = {"PREFECT_SERVER_API_AUTH_STRING": "ann:p4ss", "PREFECT_API_AUTH_STRING
 
 def refused(workspace: Workspace, *words: str) -> str:
     """Error message of a join that must fail."""
-    command = [*SERVICES, "up", *words]
-    found = subprocess.run(
-        command, cwd=workspace.folder, env=workspace.env, capture_output=True, text=True
-    )
+    here = {"cwd": workspace.folder, "env": workspace.env}
+    found = subprocess.run([*SERVICES, "up", *words], capture_output=True, text=True, **here)
     assert found.returncode == 2 and "Traceback" not in found.stderr, found.stdout + found.stderr
     return found.stderr
 

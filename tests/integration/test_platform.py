@@ -1,9 +1,4 @@
-"""`make integration`: compose.yaml's pieces run for real without containers: PostgreSQL, S3,
-Prefect, MLflow, a worker, DVC. They give the bytes of `dvc repro`; the worker, Prefect's own, ends
-by itself when its container is stopped, idle and in training.
-"""
-
-from __future__ import annotations
+"""`make integration`: compose.yaml's pieces for real without containers give `repro`'s bytes."""
 
 import json
 import os
@@ -14,20 +9,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from composed import LIST, Postgres, Stack, Store, postgres_programs
+from composed import LIST, Postgres, Stack, Store, needs_postgres
 from waiting import until
 from warm_python import warm_bin
 from workspace import Workspace, overrides, results
 
 from dopsd.core.fingerprint import sha256
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(
-        postgres_programs() is None,
-        reason="needs PostgreSQL's server programs (Debian: postgresql)",
-    ),
-]
+pytestmark = [pytest.mark.integration, needs_postgres]
 ADAPTER = "runs/sudoku/d_opsd/0/best/adapter_model.safetensors"
 
 
@@ -36,11 +25,9 @@ def test_the_embedded_default_runs_on_the_composed_platform_whose_worker_stops_a
 ):
     origin = Workspace(tmp_path / "origin")
     branch = origin.run("git", "branch", "--show-current").strip()
-    secrets = {"POSTGRES_PASSWORD": "p4ss", "STORE_USER": "user", "STORE_PASSWORD": "w0rd"}
-    stack = Stack(
-        tmp_path / "stack",
-        secrets | {"DOPSD_REPOSITORY": str(origin.folder), "DOPSD_REVISION": branch},
-    )
+    given = {"POSTGRES_PASSWORD": "p4ss", "STORE_USER": "user", "STORE_PASSWORD": "w0rd"}
+    given |= {"DOPSD_REPOSITORY": str(origin.folder), "DOPSD_REVISION": branch}
+    stack = Stack(tmp_path / "stack", given)
     workspace = tmp_path / "workspace"
     database = Postgres(stack.ports["postgres"], stack.services["postgres"]["environment"])
     store = Store(stack.ports["minio"])
@@ -74,9 +61,7 @@ def start_worker(stack: Stack, workspace: Path, **changes: str) -> None:
 
 
 def run_and_check(stack: Stack, database: Postgres, workspace: Path) -> None:
-    """The deployment, from a client that knows the server alone; what it leaves in both databases
-    and the store.
-    """
+    """The deployment from a client, and what it leaves in both databases and the store."""
     words = ("--param", f"overrides={json.dumps(overrides())}")
     words += ("--param", "evaluate_while_training=true", "--watch")
     stack.run("prefect", "deployment", "run", "dopsd/train", *words, like="worker")
@@ -90,16 +75,8 @@ def run_and_check(stack: Stack, database: Postgres, workspace: Path) -> None:
     listed = stack.run("python", "-c", LIST, "mlflow", like="worker").splitlines()
     assert sum(name.endswith("adapter_model.safetensors") for name in listed) == 2
     got = stack.folder / "champion"
-    stack.run(
-        "mlflow",
-        "artifacts",
-        "download",
-        "-u",
-        "models:/dopsd-sudoku@champion",
-        "-d",
-        str(got),
-        like="worker",
-    )
+    download = ("mlflow", "artifacts", "download", "-u", "models:/dopsd-sudoku@champion")
+    stack.run(*download, "-d", str(got), like="worker")
     assert sha256(got / "adapter_model.safetensors") == sha256(workspace / ADAPTER)
 
 
@@ -147,9 +124,8 @@ def cancel_after_the_server_was_away(stack: Stack, workspace: Path) -> None:
     training.resume()
     stack.start("prefect")
     stack.until_healthy("prefect")
-    listed = stack.run(
-        "prefect", "flow-run", "ls", "--state", "RUNNING", "-o", "json", like="worker"
-    )
+    running = ("prefect", "flow-run", "ls", "--state", "RUNNING", "-o", "json")
+    listed = stack.run(*running, like="worker")
     assert saved(workspace) == before
     stack.run("prefect", "flow-run", "cancel", json.loads(listed)[0]["id"], like="worker")
     until(lambda: saved(workspace) > before)

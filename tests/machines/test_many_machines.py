@@ -1,8 +1,4 @@
-"""`make integration-machines`: a comparison over three machines, as workers of one pool in three
-clones of this machine: one is killed, one is paused, and the results are those of a single machine.
-"""
-
-from __future__ import annotations
+"""`make integration-machines`: three workers, one killed and one paused, give one's results."""
 
 import json
 import os
@@ -15,32 +11,16 @@ from pathlib import Path
 
 import psutil
 import pytest
-from composed import Postgres, postgres_programs
+from composed import Postgres, needs_postgres
 from ports import free_port
+from small_settings import SHORT_RUN
 from waiting import until
 from workspace import Workspace
 
-pytestmark = [
-    pytest.mark.machines,
-    pytest.mark.skipif(
-        postgres_programs() is None,
-        reason="needs PostgreSQL's server programs (Debian: postgresql)",
-    ),
-]
+pytestmark = [pytest.mark.machines, needs_postgres]
 METHODS, SEEDS = ["d_opsd", "rft"], [0, 1, 2]
-SETTINGS = {
-    "data.sudoku.validation": 12,
-    "data.sudoku.test": 12,
-    "train.updates": 12,
-    "train.checkpoint_every": 2,
-    "train.prompts_per_collect": 2,
-    "method.d_opsd.attempts": 2,
-    "method.d_opsd.keep_threshold": 0.0,
-    "method.rft.keep_threshold": 0.0,
-    "evaluate.bootstrap": 100,
-    "matrix.methods": METHODS,
-    "matrix.seeds": SEEDS,
-}
+SETTINGS = SHORT_RUN | {"train.updates": 12, "train.checkpoint_every": 2}
+SETTINGS |= {"method.rft.keep_threshold": 0.0, "matrix.methods": METHODS, "matrix.seeds": SEEDS}
 PAUSE = 60.0  # seconds; a machine counts as lost after 90
 LONG = 2400.0  # seconds; an upper bound on a machine that is busy with other things
 SERVICES = (sys.executable, "infra/local/services.py")
@@ -116,16 +96,14 @@ def test_a_comparison_survives_a_killed_and_a_paused_machine(
     center = workspace(tmp_path / "center", store)
     machines = [workspace(tmp_path / name, store) for name in ("one", "two", "three")]
     prefect, mlflow = free_port(), free_port()
+    addresses = {"server": prefect, "mlflow": mlflow}
     center.env["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = (
         f"postgresql+asyncpg://dopsd:p4ss@127.0.0.1:{database.port}/prefect"
     )
     try:
         center.run(*SERVICES, "up", f"--prefect-port={prefect}", f"--mlflow-port={mlflow}")
         for machine in machines:
-            address = [
-                f"--server=http://127.0.0.1:{prefect}",
-                f"--mlflow=http://127.0.0.1:{mlflow}",
-            ]
+            address = [f"--{n}=http://127.0.0.1:{p}" for n, p in addresses.items()]
             machine.run(*SERVICES, "up", *address, f"--name={machine.folder.name}")
         started = time.monotonic()
         comparison = compare(center, tmp_path / "copies")
@@ -163,23 +141,10 @@ def unfinished(database: Postgres) -> list[tuple[str, str]]:
 def compare(center: Workspace, copies: Path) -> subprocess.Popen[str]:
     """Start the comparison from the workspace of the server."""
     changes = {key: value for key, value in SETTINGS.items() if not key.startswith("matrix.")}
-    parameters = {
-        "methods": METHODS,
-        "seeds": SEEDS,
-        "overrides": changes | {"checkpoints.remote": str(copies), "tracking.enabled": True},
-    }
+    changes |= {"checkpoints.remote": str(copies), "tracking.enabled": True}
+    parameters = {"methods": METHODS, "seeds": SEEDS, "overrides": changes}
     words = [w for k, v in parameters.items() for w in ("--param", f"{k}={json.dumps(v)}")]
-    return subprocess.Popen(
-        [
-            "sh",
-            "-c",
-            '. work/services/env; exec prefect deployment run dopsd-compare/compare --watch "$@"',
-            "sh",
-            *words,
-        ],
-        cwd=center.folder,
-        env=center.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    start = '. work/services/env; exec prefect deployment run dopsd-compare/compare --watch "$@"'
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    here = {"cwd": center.folder, "env": center.env}
+    return subprocess.Popen(["sh", "-c", start, "sh", *words], **here, **streams)

@@ -1,9 +1,4 @@
-"""Two nodes in two network namespaces: what training does when the link between them is cut.
-
-`make integration-network`; needs root and, on Debian, iproute2.
-"""
-
-from __future__ import annotations
+"""`make integration-network` (root, iproute2): training when the link of two nodes is cut."""
 
 import os
 import shutil
@@ -47,10 +42,8 @@ class Network:
         first, second = self.names.values()
         self.ip("netns", "add", first)
         self.ip("netns", "add", second)
-        self.ip(
-            *("link", "add", "link0", "netns", first, "type", "veth"),
-            *("peer", "name", "link0", "netns", second),
-        )
+        peer = ("type", "veth", "peer", "name", "link0", "netns", second)
+        self.ip("link", "add", "link0", "netns", first, *peer)
         for node, name in self.names.items():
             self.ip("-n", name, "addr", "add", f"{ADDRESSES[node]}/24", "dev", "link0")
             self.ip("-n", name, "link", "set", "lo", "up")
@@ -72,18 +65,11 @@ class Network:
         for number, (node, name) in enumerate(self.names.items()):
             meeting = ["--node", str(number), "--meet", f"{ADDRESSES['a']}:29500"]
             command = [sys.executable, "-m", "dopsd", "launch", "--nodes", "2", *meeting, "train"]
-            env = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+            env = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"}
             env["GLOO_SOCKET_IFNAME"] = "link0"
             with Path(f"output-{node}").open("w") as output:
-                started.append(
-                    subprocess.Popen(
-                        ["ip", "netns", "exec", name, *command],
-                        env=env,
-                        stdout=output,
-                        stderr=output,
-                        start_new_session=True,
-                    )
-                )
+                how = {"env": env, "stdout": output, "stderr": output, "start_new_session": True}
+                started.append(subprocess.Popen(["ip", "netns", "exec", name, *command], **how))
         self.processes += started
         return started
 
@@ -153,9 +139,7 @@ def said() -> str:
 
 
 def logged() -> int:
-    return sum(
-        len(path.read_text().splitlines()) for path in Path("work").glob("train-*/log.jsonl")
-    )
+    return sum(len(p.read_text().splitlines()) for p in Path("work").glob("train-*/log.jsonl"))
 
 
 def until(holds: Callable[[], object]) -> None:

@@ -1,21 +1,16 @@
-"""`dopsd launch --backend ssh` through a real sshd on 127.0.0.1, with host keys checked.
-
-`make integration-network`; needs root and, on Debian, openssh-server.
-"""
-
-from __future__ import annotations
+"""`make integration-network` (root, openssh-server): `dopsd launch` through a real sshd."""
 
 import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, write_params
 from ports import free_port
+from waiting import until
 
 from dopsd.core.tensor_files import load_tensors
 
@@ -57,19 +52,16 @@ def server(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     Path("/run/sshd").mkdir(exist_ok=True)  # sshd wants it, and only a service manager makes it
     for name in ("host", "user"):
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True
-        )
+        words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name]
+        subprocess.run(words, check=True)
     for name, text in (("server", SERVER), ("client", CLIENT)):
         (folder / name).write_text(text.format(folder=folder, port=port))
     key = (folder / "host.pub").read_text()
     (folder / "known").write_text(f"[127.0.0.1]:{port} {key}")
     with (folder / "log").open("w") as log:
         daemon = subprocess.Popen([str(SSHD), "-D", "-e", "-f", folder / "server"], stderr=log)
-    end = time.monotonic() + BOUND
-    while "listening" not in (folder / "log").read_text():
-        assert daemon.poll() is None and time.monotonic() < end, (folder / "log").read_text()
-        time.sleep(0.1)
+    until(lambda: "listening" in (folder / "log").read_text() or daemon.poll() is not None)
+    assert daemon.poll() is None, (folder / "log").read_text()
     yield folder
     daemon.terminate()
     daemon.wait(60)

@@ -1,8 +1,4 @@
-"""A real Slurm on this machine: munged, slurmctld and two `slurmd -N`, with their files in one
-folder.
-"""
-
-from __future__ import annotations
+"""A real Slurm on this machine: munged, slurmctld and two `slurmd -N`, in one folder."""
 
 import os
 import shutil
@@ -61,9 +57,7 @@ def missing() -> str:
 
 
 class Cluster:
-    """Two nodes, n1 and n2, and the partitions low and high; a job in high preempts those in
-    low.
-    """
+    """Two nodes, n1 and n2; a job in partition high preempts those in low."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.daemons = folder, []
@@ -85,33 +79,22 @@ class Cluster:
     def start(self) -> None:
         munge = self.folder / "munge"
         names = [f"--{name}-file={munge}/{name}" for name in ("pid", "log", "seed")]
-        self._begin(
-            "munged",
-            "--foreground",
-            "--force",
-            f"--key-file={self.folder}/key",
-            f"--socket={munge}/socket",
-            *names,
-        )
+        files = [f"--key-file={self.folder}/key", f"--socket={munge}/socket", *names]
+        self._begin("munged", "--foreground", "--force", *files)
         until((munge / "socket").exists, "munged")
         self._begin("slurmctld", "-D", "-c")
         for node in ("n1", "n2"):
             self._begin("slurmd", "-D", "-c", "-N", node)
-        until(
-            lambda: "n[1-2] idle" in self.ask("sinfo", "-h", "-p", "low", "-o", "%N %t"),
-            "two idle nodes",
-        )
+        asked = ("sinfo", "-h", "-p", "low", "-o", "%N %t")
+        until(lambda: "n[1-2] idle" in self.ask(*asked), "two idle nodes")
 
     def _begin(self, *words: str) -> None:
         """In a mount namespace of its own, where the nodes' names are this machine's."""
         bind = f'mount --bind {self.folder}/hosts /etc/hosts && exec "$@"'
         log = (self.folder / "log" / f"{words[0]}-{len(self.daemons)}.log").open("w")
         command = ["unshare", "-m", "bash", "-c", bind, "bash", *words]
-        self.daemons.append(
-            subprocess.Popen(
-                command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-        )
+        streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        self.daemons.append(subprocess.Popen(command, env=self.env, **streams))
 
     def stop(self) -> None:
         self.ask("scancel", "--user=root", "--signal=KILL", "--full", check=False)
@@ -128,39 +111,28 @@ class Cluster:
         env: dict[str, str] | None = None,
         check: bool = True,
     ) -> str:
-        found = subprocess.run(
-            words, cwd=cwd, env=self.env | (env or {}), capture_output=True, text=True
-        )
+        here = {"cwd": cwd, "env": self.env | (env or {})}
+        found = subprocess.run(words, capture_output=True, text=True, **here)
         assert found.returncode == 0 or not check, f"{words}: {found.stdout}{found.stderr}"
         return found.stdout.strip()
 
     def submit(self, folder: Path, *words: str, **env: str) -> str:
         """`sbatch WORDS` in a checkout; the job's number."""
-        usual = {
-            "DOPSD_VENV": sys.prefix,
-            "PYTHONPATH": str(folder),
-            "OMP_NUM_THREADS": "1",
-            "DOPSD_PROCESSES": "1",
-        }
+        usual = {"DOPSD_VENV": sys.prefix, "PYTHONPATH": str(folder)}
+        usual |= {"OMP_NUM_THREADS": "1", "DOPSD_PROCESSES": "1"}
         return self.ask("sbatch", "--parsable", *words, cwd=folder, env=usual | env)
 
     def about(self, job: str) -> dict[str, str]:
-        return dict(
-            pair.split("=", 1)
-            for pair in self.ask("scontrol", "-o", "show", "job", job).split()
-            if "=" in pair
-        )
+        pairs = self.ask("scontrol", "-o", "show", "job", job).split()
+        return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
     def wait(self, job: str, *states: str) -> str:
         """The job's state when it is one of `states`."""
-        until(
-            lambda: self.about(job)["JobState"] in states, f"job {job} {' or '.join(states)}", 0.5
-        )
+        what = f"job {job} {' or '.join(states)}"
+        until(lambda: self.about(job)["JobState"] in states, what, 0.5)
         return self.about(job)["JobState"]
 
     def release(self, job: str) -> None:
-        """Let a requeued job start soon, where Slurm waits for two minutes; in the second of its
-        requeue slurmd refuses it.
-        """
+        """Let a requeued job start soon, but not in the second of its requeue, which fails."""
         self.wait(job, "PENDING")
         self.ask("scontrol", "update", f"JobId={job}", "StartTime=now+2")

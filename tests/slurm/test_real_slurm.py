@@ -1,16 +1,11 @@
-"""`make integration-slurm`: the batch scripts on a real Slurm. Jobs are hit in training; what they
-had learnt must be there.
-"""
-
-from __future__ import annotations
+"""`make integration-slurm`: jobs of the batch scripts are hit in training, and go on."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -24,10 +19,8 @@ pytestmark = [
     pytest.mark.slurm,
     pytest.mark.skipif(bool(missing()), reason=f"needs Slurm: {missing()}"),
 ]
-UPDATES, HIT_AFTER = (
-    80,
-    6,
-)  # no periodic checkpoint lies between them: what is saved was saved for the signal
+# no periodic checkpoint lies between them: what is saved was saved for the signal
+UPDATES, HIT_AFTER = 80, 6
 CELL = "sudoku-d_opsd-0"
 ONE_NODE = ("infra/slurm/train.sbatch", f"train@{CELL}")
 TWO_NODES = ("infra/slurm/train-nodes.sbatch", "sudoku", "d_opsd", "0")
@@ -48,9 +41,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def prepared_workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Data and a base, and settings in which training takes some tens of seconds."""
     workspace = Workspace(tmp_path_factory.mktemp("template") / "project")
-    workspace.write(
-        train__updates=UPDATES, train__checkpoint_every=10 * UPDATES, matrix__seeds=[0, 1, 2]
-    )
+    sizes = {"train__updates": UPDATES, "train__checkpoint_every": 10 * UPDATES}
+    workspace.write(**sizes, matrix__seeds=[0, 1, 2])
     workspace.repro("prepare", "pretrain")
     workspace.commit()
     return workspace.folder
@@ -65,17 +57,20 @@ def folder(prepared_workspace: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def table() -> Iterator[list[str]]:
     """Rows of what was seen, for benchmarks/RESULTS.md."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
-    rows = [
-        "| scenario | nodes | hit at update | saved | outcome | seconds |",
-        "|---|---|---|---|---|---|",
-    ]
+    describe = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.check_output(describe, cwd=ROOT, text=True).strip()
+    rows = ["| scenario | nodes | hit at update | saved | outcome | seconds |", f"|{'---|' * 6}"]
     yield rows
     out = ROOT / "reports" / "slurm" / "results.md"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(f"Commit `{commit}`.\n\n" + "\n".join(rows) + "\n")
+
+
+@pytest.fixture
+def report(table: list[str]) -> Callable[[str], None]:
+    """Add a row, with the seconds since the test began."""
+    started = time.monotonic()
+    return lambda row: table.append(f"| {row} | {time.monotonic() - started:.0f} |")
 
 
 def log_of(folder: Path, job: str) -> str:
@@ -85,11 +80,8 @@ def log_of(folder: Path, job: str) -> str:
 
 def updates(folder: Path) -> int:
     """The last update of the run's log."""
-    rows = [
-        line
-        for path in folder.glob("work/train-*/log.jsonl")
-        for line in path.read_text().splitlines(keepends=True)
-    ]
+    logs = "".join(path.read_text() for path in folder.glob("work/train-*/log.jsonl"))
+    rows = logs.splitlines(keepends=True)
     return json.loads(rows[-1])["update"] if rows and rows[-1].endswith("\n") else 0
 
 
@@ -111,9 +103,8 @@ def in_training(cluster: Cluster, folder: Path, job: str) -> int:
 
 def is_begun(folder: Path, job: str, times: int) -> bool:
     """Whether DVC has begun the training that often, and the last one is in its first collect."""
-    begun = log_of(folder, job).count(
-        "> python -m dopsd train --task sudoku --method d_opsd --seed 0"
-    )
+    line = "> python -m dopsd train --task sudoku --method d_opsd --seed 0"
+    begun = log_of(folder, job).count(line)
     return begun == times and bool(list(folder.glob("work/train-*/lock")))
 
 
@@ -133,31 +124,22 @@ def hit(cluster: Cluster, job: str, how: str, nodes: int) -> None:
         cluster.ask("scontrol", "requeue", job)
     else:
         where = f"--nodelist={cluster.about(job)['NodeList']}"
-        out = (  # with /dev/null, Slurm takes that from everybody but root
-            f"--output={cluster.folder}/log/high.log"
-        )
-        cluster.ask(
-            "sbatch",
-            "--partition=high",
-            f"--nodes={nodes}",
-            where,
-            "--exclusive",
-            out,
-            "--wrap=sleep 1",
-        )
+        # with /dev/null, Slurm takes that from everybody but root
+        out = f"--output={cluster.folder}/log/high.log"
+        what = ("--partition=high", f"--nodes={nodes}", "--exclusive", "--wrap=sleep 1")
+        cluster.ask("sbatch", *what, where, out)
 
 
 def assert_complete(cluster: Cluster, folder: Path, job: str) -> None:
-    assert cluster.wait(job, "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED") == "COMPLETED", log_of(
-        folder, job
-    )
+    end = cluster.wait(job, "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED")
+    assert end == "COMPLETED", log_of(folder, job)
     assert updates(folder) == UPDATES and checkpoints(folder)[-1] == UPDATES
-    with_dvc = subprocess.run(
-        ["python", "-m", "dvc", "status", "--quiet", f"train@{CELL}"],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(folder)},
-    )
-    assert with_dvc.returncode == 0
+    is_up_to_date(cluster, folder, f"train@{CELL}")
+
+
+def is_up_to_date(cluster: Cluster, folder: Path, *stages: str) -> None:
+    env = {"PYTHONPATH": str(folder)}
+    cluster.ask("python", "-m", "dvc", "status", "--quiet", *stages, cwd=folder, env=env)
 
 
 HITS = [(how, nodes) for nodes in (1, 2) for how in ("USR1", "scancel", "requeue", "preemption")]
@@ -165,9 +147,8 @@ HITS = [(how, nodes) for nodes in (1, 2) for how in ("USR1", "scancel", "requeue
 
 @pytest.mark.parametrize(("how", "nodes"), HITS)
 def test_a_job_that_is_hit_in_training_saves_and_continues_there(
-    cluster, folder, table, how, nodes
+    cluster, folder, report, how, nodes
 ):
-    started = time.monotonic()
     job = cluster.submit(folder, *SCRIPTS[nodes])
     update = in_training(cluster, folder, job)
     hit(cluster, job, how, nodes)
@@ -184,21 +165,16 @@ def test_a_job_that_is_hit_in_training_saves_and_continues_there(
     assert len(saved) == 1 and update <= saved[0] < UPDATES, log_of(folder, job)
     assert_complete(cluster, folder, again)
     assert f"continuing after update {saved[0]}" in log_of(folder, again)
-    table.append(
-        f"| {how} | {nodes} | {update} | {saved[0]} | continued, COMPLETED |"
-        f" {time.monotonic() - started:.0f} |"
-    )
+    report(f"{how} | {nodes} | {update} | {saved[0]} | continued, COMPLETED")
 
 
-def test_a_job_saves_before_its_time_is_up_and_goes_back_into_the_queue(cluster, folder, table):
-    started = time.monotonic()
+def test_a_job_saves_before_its_time_is_up_and_goes_back_into_the_queue(cluster, folder, report):
     change(folder, f"updates: {UPDATES}\n", "updates: 100000\n")
     change(folder, f"checkpoint_every: {10 * UPDATES}\n", "checkpoint_every: 100000\n")
     job = cluster.submit(folder, *ONE_NODE)
     update = in_training(cluster, folder, job)
-    cluster.ask(
-        "scontrol", "update", f"JobId={job}", "TimeLimit=5"
-    )  # minutes; --signal warns 300 s before
+    # minutes; --signal warns 300 s before
+    cluster.ask("scontrol", "update", f"JobId={job}", "TimeLimit=5")
     cluster.wait(job, "PENDING")
     saved = checkpoints(folder)
     assert len(saved) == 1 and update <= saved[0], log_of(folder, job)
@@ -207,64 +183,42 @@ def test_a_job_saves_before_its_time_is_up_and_goes_back_into_the_queue(cluster,
     until(lambda: f"continuing after update {saved[0]}" in log_of(folder, job), "training goes on")
     cluster.ask("scancel", job)
     cluster.wait(job, "CANCELLED")
-    table.append(
-        f"| time limit (--signal) | 1 | {update} | {saved[0]} | continued |"
-        f" {time.monotonic() - started:.0f} |"
-    )
+    report(f"time limit (--signal) | 1 | {update} | {saved[0]} | continued")
 
 
-def test_every_stage_runs_in_one_job_and_the_rest_after_a_job_of_two_nodes(cluster, folder, table):
-    started = time.monotonic()
+def test_every_stage_runs_in_one_job_and_the_rest_after_a_job_of_two_nodes(cluster, folder, report):
     nodes = cluster.submit(folder, *TWO_NODES)
-    rest = cluster.submit(
-        folder, f"--dependency=afterok:{nodes}", "infra/slurm/train.sbatch", f"report@{CELL}"
-    )
-    assert cluster.wait(rest, "COMPLETED", "FAILED", "CANCELLED") == "COMPLETED", log_of(
-        folder, nodes
-    ) + log_of(folder, rest)
+    after = f"--dependency=afterok:{nodes}"
+    rest = cluster.submit(folder, after, "infra/slurm/train.sbatch", f"report@{CELL}")
+    end = cluster.wait(rest, "COMPLETED", "FAILED", "CANCELLED")
+    assert end == "COMPLETED", log_of(folder, nodes) + log_of(folder, rest)
     ran = set(re.findall(r"Running stage '(\w+)", log_of(folder, rest)))
     assert ran == {"evaluate", "select", "test", "report"}
     assert (folder / "reports" / "sudoku" / "d_opsd" / "0").is_dir()
-    table.append(
-        "| train-nodes.sbatch, then train.sbatch | 2, 1 | | | COMPLETED |"
-        f" {time.monotonic() - started:.0f} |"
-    )
+    report("train-nodes.sbatch, then train.sbatch | 2, 1 | | | COMPLETED")
 
 
-def test_dvc_runs_all_stages_of_one_job_on_two_nodes_and_knows_of_them(cluster, folder, table):
-    started = time.monotonic()
+def test_dvc_runs_all_stages_of_one_job_on_two_nodes_and_knows_of_them(cluster, folder, report):
     job = cluster.submit(folder, "--nodes=2", "infra/slurm/nodes.sbatch", f"test@{CELL}")
     assert cluster.wait(job, "COMPLETED", "FAILED", "CANCELLED") == "COMPLETED", log_of(folder, job)
     shares = {path.name for path in folder.glob("work/eval/*/answers.*.jsonl")}
     assert shares == {"answers.0.jsonl", "answers.1.jsonl"}
-    env = {"PYTHONPATH": str(folder)}
-    cluster.ask("python", "-m", "dvc", "status", "--quiet", f"test@{CELL}", cwd=folder, env=env)
-    table.append(
-        "| nodes.sbatch: train, evaluate, select, test | 2 | | | COMPLETED |"
-        f" {time.monotonic() - started:.0f} |"
-    )
+    is_up_to_date(cluster, folder, f"test@{CELL}")
+    report("nodes.sbatch: train, evaluate, select, test | 2 | | | COMPLETED")
 
 
-def test_a_second_job_in_one_folder_waits_for_the_first(cluster, folder, table):
-    started = time.monotonic()
+def test_a_second_job_in_one_folder_waits_for_the_first(cluster, folder, report):
     first = cluster.submit(folder, *ONE_NODE)
     in_training(cluster, folder, first)
     second = cluster.submit(folder, *ONE_NODE)
-    until(
-        lambda: f"Slurm job {first} on " in log_of(folder, second),
-        "the second waits",
-    )
+    until(lambda: f"Slurm job {first} on " in log_of(folder, second), "the second waits")
     assert_complete(cluster, folder, first)
     assert_complete(cluster, folder, second)
     assert "Running stage" not in log_of(folder, second)
-    table.append(
-        "| two jobs in one folder | 1 | | | second waits, both COMPLETED |"
-        f" {time.monotonic() - started:.0f} |"
-    )
+    report("two jobs in one folder | 1 | | | second waits, both COMPLETED")
 
 
-def test_a_job_too_short_for_one_update_comes_back_once_and_then_says_so(cluster, folder, table):
-    started = time.monotonic()
+def test_a_job_too_short_for_one_update_comes_back_once_and_then_says_so(cluster, folder, report):
     change(folder, "prompts_per_collect: 2\n", "prompts_per_collect: 60\n")
     change(folder, "attempts: 3\n", "attempts: 4000\n")
     change(folder, "keep_threshold: 0.0\n", "keep_threshold: 1.0\n")
@@ -276,29 +230,20 @@ def test_a_job_too_short_for_one_update_comes_back_once_and_then_says_so(cluster
             cluster.release(job)
     assert cluster.wait(job, "FAILED", "PENDING", "COMPLETED") == "FAILED"
     assert "two runs in a row ended without a new checkpoint" in log_of(folder, job)
-    table.append(
-        "| no update within the time limit | 1 | 0 | | requeued once, then FAILED |"
-        f" {time.monotonic() - started:.0f} |"
-    )
+    report("no update within the time limit | 1 | 0 | | requeued once, then FAILED")
 
 
 def test_each_element_of_an_array_has_a_workspace_and_one_collector_brings_all_back(
-    cluster, folder, table
+    cluster, folder, report
 ):
-    started = time.monotonic()
-    before = subprocess.run(
-        ["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True
-    ).stdout
-    job = cluster.submit(
-        folder, "--array=0-2", "infra/slurm/train-array.sbatch", "sudoku", "d_opsd"
-    )
+    status = ["git", "status", "--porcelain"]
+    before = subprocess.check_output(status, cwd=folder, text=True)
+    script = ("infra/slurm/train-array.sbatch", "sudoku", "d_opsd")
+    job = cluster.submit(folder, "--array=0-2", *script)
     elements = [f"{job}_{seed}" for seed in (0, 1, 2)]
-    until(
-        lambda: updates(folder / "work" / "array" / CELL) >= HIT_AFTER, "an element is in training"
-    )
-    with (folder / "README.md").open(
-        "a"
-    ) as text:  # a requeued element goes on with what it began with
+    until(lambda: updates(folder / "work" / "array" / CELL) >= HIT_AFTER, "an element trains")
+    # a requeued element goes on with what it began with
+    with (folder / "README.md").open("a") as text:
         text.write("A line for the next run.\n")
     cluster.ask("scontrol", "requeue", elements[0])
     cluster.wait(elements[0], "PENDING")
@@ -306,38 +251,16 @@ def test_each_element_of_an_array_has_a_workspace_and_one_collector_brings_all_b
     for element in elements:
         assert cluster.wait(element, "COMPLETED", "FAILED") == "COMPLETED", log_of(folder, element)
     assert "continuing with the code and settings of the start" in log_of(folder, elements[0])
-    assert (
-        not (folder / "runs").exists() and len(list(folder.glob("work/array/*/work/finished"))) == 3
-    )
+    assert not (folder / "runs").exists()
+    assert len(list(folder.glob("work/array/*/work/finished"))) == 3
     cluster.ask("python", "infra/slurm/collect.py", cwd=folder, env={"PYTHONPATH": str(folder)})
-    cells = [
-        f"{stage}@sudoku-d_opsd-{seed}"
-        for seed in (0, 1, 2)
-        for stage in ("train", "evaluate", "select", "test", "report")
-    ]
-    cluster.ask(
-        "python",
-        "-m",
-        "dvc",
-        "status",
-        "--quiet",
-        *cells,
-        cwd=folder,
-        env={"PYTHONPATH": str(folder)},
-    )
-    counts = [
-        json.loads((folder / "runs/sudoku/d_opsd" / str(seed) / "train.json").read_text())
-        for seed in (0, 1, 2)
-    ]
-    assert [count["updates"] for count in counts] == [UPDATES] * 3 and len(
-        {c["fingerprint"] for c in counts}
-    ) == 3
+    for stage in ("train", "evaluate", "select", "test", "report"):
+        is_up_to_date(cluster, folder, *(f"{stage}@sudoku-d_opsd-{seed}" for seed in (0, 1, 2)))
+    files = [folder / f"runs/sudoku/d_opsd/{seed}/train.json" for seed in (0, 1, 2)]
+    counts = [json.loads(file.read_text()) for file in files]
+    assert [count["updates"] for count in counts] == [UPDATES] * 3
+    assert len({count["fingerprint"] for count in counts}) == 3
     assert not list(folder.glob("work/array/*"))
-    after = subprocess.run(
-        ["git", "status", "--porcelain"], cwd=folder, capture_output=True, text=True
-    ).stdout
+    after = subprocess.check_output(status, cwd=folder, text=True)
     assert set(after.splitlines()) - set(before.splitlines()) <= {" M dvc.lock", " M README.md"}
-    table.append(
-        "| array over 3 seeds, one requeued, collected | 3 x 1 | | | COMPLETED |"
-        f" {time.monotonic() - started:.0f} |"
-    )
+    report("array over 3 seeds, one requeued, collected | 3 x 1 | | | COMPLETED")

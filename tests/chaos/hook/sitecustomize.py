@@ -39,11 +39,8 @@ class Phase:
         self.handle: int | None = None
         self.stack: list[str] = []
         self.update = 0
-        self.stage = (
-            sys.orig_argv[3]
-            if IS_TRIAL and sys.orig_argv[1:3] == ["-m", "dopsd"] and sys.orig_argv[3:]
-            else ""
-        )
+        is_of_dopsd = IS_TRIAL and sys.orig_argv[1:3] == ["-m", "dopsd"] and sys.orig_argv[3:]
+        self.stage = sys.orig_argv[3] if is_of_dopsd else ""
         if self.stage:
             self.note()
 
@@ -93,11 +90,8 @@ def patch(module) -> None:
         for method, phase in inner.items():
             function = vars(found).get(method)
             if function:
-                setattr(
-                    found,
-                    method,
-                    PHASE.during(phase, function) if phase else PHASE.slowed(function),
-                )
+                new = PHASE.during(phase, function) if phase else PHASE.slowed(function)
+                setattr(found, method, new)
 
 
 class Finder:

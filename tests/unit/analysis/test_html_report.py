@@ -1,7 +1,5 @@
 """Reports as HTML: their numbers are those of the results, and they load nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import html
@@ -13,6 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -368,8 +367,7 @@ def test_settings_that_differ_are_found_with_their_values():
     ]
 
 
-def test_the_nearest_profile_is_named_with_its_options(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def test_the_nearest_profile_is_named_with_its_options(here):
     assert main(["params", "--profile", "llada-8b-sudoku", "--preset", "paper"]) == 0
     assert main(["params", "--set", "train.updates=7"]) == 0
     name, changes = repeat.nearest_profile(load_params(), KEY)
@@ -414,9 +412,7 @@ def test_chromium_draws_the_pages_at_every_width(finished, tmp_path_factory):
     assert main(["compare", str(KEY), "sudoku/rft/0"]) == 0
     pages = [KEY.page, Path("reports/compare/comparison.html")]
     with Browser(tmp_path_factory.mktemp("chromium")) as browser:
-        for path, width, is_dark in [
-            (p, w, d) for p in pages for w in (400, 900, 1280) for d in (0, 1)
-        ]:
+        for path, width, is_dark in product(pages, (400, 900, 1280), (0, 1)):
             browser.open(path, width, bool(is_dark))
             assert browser.run("return document.documentElement.scrollWidth") <= width
             assert browser.messages() == []
@@ -461,9 +457,8 @@ return [figure.below[0].axis_label, Math.max(...figure.renderers[0].data_source.
 
 @pytest.mark.full
 def test_the_command_in_the_page_repeats_the_run(tmp_path):
-    first, second = (
-        Workspace(tmp_path / name, is_shipped=True, is_warm=True) for name in ("first", "second")
-    )
+    names = ("first", "second")
+    first, second = (Workspace(tmp_path / name, is_shipped=True, is_warm=True) for name in names)
     changes = [f"--set={key}={json.dumps(value)}" for key, value in SHORT_RUN.items()]
     first.run(sys.executable, "-m", "dopsd", "params", *changes)
     first.commit()

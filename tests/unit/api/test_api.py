@@ -1,20 +1,21 @@
 """The library: every name is there, every example runs, and the loss is the algorithm's."""
 
-from __future__ import annotations
-
 import ast
 import doctest
 import shutil
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import nbformat
 import pytest
 import torch
 from conftest import ROOT
 from hub_toys import save_hub
+from nbclient import NotebookClient
 from toy_project import TOY
 
 import dopsd
@@ -79,9 +80,8 @@ def test_an_example_of_the_library_runs(name: str, tmp_path: Path, monkeypatch):
     """As a reader would run it: in a folder with the embedded base in it; here that is the toy."""
     shutil.copytree(TOY / "base", tmp_path / "base")
     monkeypatch.chdir(tmp_path)
-    found = doctest.DocTestFinder(recurse=False).find(
-        getattr(dopsd, name) if name else dopsd, name or "dopsd", globs={}
-    )
+    of = getattr(dopsd, name) if name else dopsd
+    found = doctest.DocTestFinder(recurse=False).find(of, name or "dopsd", globs={})
     assert found[0].examples, f"{name}: no Example"
     report: list[str] = []
     result = doctest.DocTestRunner(verbose=False).run(found[0], out=report.append)
@@ -94,10 +94,8 @@ def test_a_trace_goes_from_masks_to_the_answer(policy):
     rollout = Rollout("a", 0, ids, answer, torch.tensor([2, 0, 2]))
     steps = dopsd.trace(policy, rollout)
     assert [(step.step, step.text) for step in steps] == [(0, "···"), (2, "·2·"), (3, "12_")]
-    assert [step.committed.tolist() for step in steps][:2] == [
-        [False, True, False],
-        [True, False, True],
-    ]
+    committed = [step.committed.tolist() for step in steps]
+    assert committed[:2] == [[False, True, False], [True, False, True]]
 
 
 def test_a_rollout_depends_on_its_seed_and_attempt_alone(policy, run):
@@ -138,6 +136,9 @@ def test_a_run_is_resumed_and_its_adapter_loads(project, run):
 
 def errors(policy, run) -> dict[str, object]:
     rollouts = dopsd.sample(policy, [PUZZLE], run)
+    short = replace(rollouts[0], completion_ids=rollouts[0].completion_ids[:16])
+    states, loss = (partial(f, policy) for f in (dopsd.training_states, dopsd.d_opsd_loss))
+    plain, odd = dopsd.load_policy(run.model.path), {"train.updates": object()}
     ema = replace(run, algorithm=DOpsdConfig(teacher="ema"))
     rft = dopsd.run_settings("embedded", method="rft")
     return {
@@ -155,28 +156,20 @@ def errors(policy, run) -> dict[str, object]:
         "not among the problems": lambda: dopsd.score(policy, rollouts, [], run),
         "expected d_opsd": lambda: dopsd.training_states(policy, rollouts, rft),
         "ema is an average": lambda: dopsd.training_states(policy, rollouts, ema),
-        "training_states: rollouts: expected a list": lambda: dopsd.training_states(
-            policy, [], run
-        ),
-        "has 16 tokens, and run.sampling.gen_length is 40": lambda: dopsd.d_opsd_loss(
-            policy, [replace(rollouts[0], completion_ids=rollouts[0].completion_ids[:16])], run
-        ),
+        "training_states: rollouts: expected a list": lambda: states([], run),
+        "has 16 tokens, and run.sampling.gen_length is 40": lambda: loss([short], run),
         "temperature nan": lambda: dopsd.sample(policy, [PUZZLE], run, temperature=float("nan")),
         "expected a list, found one problem": lambda: dopsd.sample(policy, PUZZLE, run),
         "expected one rollout, found list": lambda: dopsd.trace(policy, rollouts),
         "seed 'x': expected a whole number": lambda: dopsd.run_settings(seed="x"),
         "did you mean d_opsd": lambda: dopsd.run_settings(method="d-opsd"),
         "method.d_opsd.reveal_ratio": lambda: dopsd.run_settings(changes={"reveal_ratio": 0.1}),
-        "expected a value that YAML can hold": lambda: dopsd.run_settings(
-            changes={"train.updates": object()}
-        ),
+        "expected a value that YAML can hold": lambda: dopsd.run_settings(changes=odd),
         "other_code|unknown; there is stop": lambda: dopsd.train(run, other_code="bogus"),
         "device mps: unknown": lambda: dopsd.load_policy(run.model.path, device="mps"),
         "adapter nowhere: no such folder": lambda: dopsd.load_policy(run.model.path, "nowhere"),
         "adapter: expected a folder": lambda: dopsd.load_policy(run.model.path, True),
-        "nothing to train": lambda: dopsd.d_opsd_loss(
-            dopsd.load_policy(run.model.path), rollouts, run
-        ),
+        "nothing to train": lambda: dopsd.d_opsd_loss(plain, rollouts, run),
     }
 
 
@@ -188,18 +181,8 @@ def test_mistakes_are_one_line(policy, run):
 
 
 def test_training_outside_the_main_thread_is_refused(run):
-    caught: list[Exception] = []
-
-    def attempt() -> None:
-        try:
-            dopsd.train(run)
-        except DopsdError as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=attempt)
-    thread.start()
-    thread.join()
-    assert "main thread" in str(caught[0])
+    with ThreadPoolExecutor(1) as pool, pytest.raises(DopsdError, match="main thread"):
+        pool.submit(dopsd.train, run).result()
 
 
 def test_blocks_of_attention_may_be_named(tmp_path: Path):
@@ -208,3 +191,26 @@ def test_blocks_of_attention_may_be_named(tmp_path: Path):
     assert dopsd.load_policy(tmp_path, block_size=4).block_size == 4
     with pytest.raises(DopsdError, match="block_size 0: expected a whole number above 0"):
         dopsd.load_policy(tmp_path, block_size=0)
+
+
+FIRST_STEPS = ROOT / "docs" / "notebooks" / "first_steps.ipynb"
+
+
+def test_the_notebook_is_committed_without_outputs():
+    notebook = nbformat.read(FIRST_STEPS, nbformat.NO_CONVERT)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all((cell.outputs, cell.execution_count) == ([], None) for cell in code)
+
+
+@pytest.mark.nightly
+def test_the_notebook_runs(monkeypatch):
+    """As a user starts it: in its folder, with the kernel of this environment."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    notebook = nbformat.read(FIRST_STEPS, nbformat.NO_CONVERT)
+    resources = {"metadata": {"path": str(FIRST_STEPS.parent)}}
+    done = NotebookClient(notebook, timeout=600, resources=resources).execute()
+    outputs = [output for cell in done.cells for output in cell.get("outputs", [])]
+    said = "".join(output.get("text", "") for output in outputs)
+    assert "update 4  loss" in said and "difference" in said

@@ -1,8 +1,4 @@
-"""benchmarks/claim.py: which checkpoints the claim is about, how they are paired, and when it
-counts as seen.
-"""
-
-from __future__ import annotations
+"""benchmarks/claim.py: the checkpoints of the claim, their pairing, and when it is seen."""
 
 import importlib.util
 from pathlib import Path
@@ -21,8 +17,7 @@ BASELINE = {100: 0.5, 200: 0.6, 300: 0.55, 400: 0.6}  # the best mean is at 200 
 
 
 @pytest.fixture
-def claim(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def claim(here, monkeypatch):
     spec = importlib.util.spec_from_file_location("claim", ROOT / "benchmarks" / "claim.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -32,15 +27,12 @@ def claim(tmp_path, monkeypatch):
 
 
 def curve(method: str, seed: int, scores: dict[str, float], points: dict[int, float]) -> None:
-    """A finished run with these accuracies on validation and these scores of its chosen checkpoint
-    on test.
-    """
+    """A finished run with these accuracies on validation, and scores of the chosen one on test."""
     finished(method, seed, scores)
     cell = Path("runs/sudoku") / method / str(seed)
     write_table(cell / "train.csv", [cost(update) for update in points])
-    rows = [
-        {"update": u, "accuracy": a, "protocol": "greedy"} for u, a in ({0: 0.25} | points).items()
-    ]
+    scored = ({0: 0.25} | points).items()
+    rows = [{"update": u, "accuracy": a, "protocol": "greedy"} for u, a in scored]
     write_table(cell / "curve.csv", rows)
 
 
@@ -69,25 +61,16 @@ def test_the_claim_is_about_the_first_checkpoint_that_has_the_baselines_first_be
 ):
     for seed, shift in ((0, -0.1), (1, 0.1)):  # only the mean of the seeds counts
         curve("diffu_grpo", seed, {"a": 0.5, "b": 0.5}, {u: a + shift for u, a in BASELINE.items()})
-        curve(
-            "d_opsd",
-            seed,
-            {"a": 1.0, "b": 1.0},
-            {25: 0.59 + shift, first: 0.6 + shift, 75: 0.9 + shift},
-        )
+        points = {25: 0.59 + shift, first: 0.6 + shift, 75: 0.9 + shift}
+        curve("d_opsd", seed, {"a": 1.0, "b": 1.0}, points)
     asked = scoring(claim, monkeypatch, [dict.fromkeys("ab", score) for score in test])
     found = claim.measure("sudoku", "d_opsd", "diffu_grpo", [0, 1])
-    assert (
-        found["best"] == pytest.approx(0.6)
-        and found["baseline_cost"]["updates"] == 200
-        and not found["still_rising"]
-    )
-    assert [str(path) for path in asked] == [
-        f"runs/sudoku/d_opsd/{seed}/train/step-{first:06d}" for seed in (0, 1)
-    ]
-    assert found["difference"] == pytest.approx(
-        sum(test) / 2 - 0.5
-    )  # chosen checkpoints of the baseline have 0.5
+    assert found["best"] == pytest.approx(0.6) and not found["still_rising"]
+    assert found["baseline_cost"]["updates"] == 200
+    folders = [f"runs/sudoku/d_opsd/{seed}/train/step-{first:06d}" for seed in (0, 1)]
+    assert [str(path) for path in asked] == folders
+    # chosen checkpoints of the baseline have 0.5
+    assert found["difference"] == pytest.approx(sum(test) / 2 - 0.5)
     assert found["seen"] is seen
 
 

@@ -1,8 +1,4 @@
-"""benchmarks/published_code.py against a stand-in with the interface of the published code: it
-agrees, and a changed function is noticed. The stand-in is this test's own, not the published code.
-"""
-
-from __future__ import annotations
+"""benchmarks/published_code.py against this test's own stand-in for the published code."""
 
 import importlib
 import sys

@@ -1,7 +1,5 @@
 """benchmarks/tournament: budgets, chosen rates and checkpoints, leaders, intervals and claims."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -21,14 +19,7 @@ from benchmarks.tournament.make import further_updates, scored, scored_updates
 from benchmarks.tournament.plan import Plan, read_plan
 from benchmarks.tournament.results import LOOKS, draw_curves, folder_of, warnings_of
 from benchmarks.tournament.runs import RESULT, RUN, TESTED, TUNE, Run, best_rate, leaders, runs_of
-from benchmarks.tournament.standings import (
-    answer,
-    areas,
-    difference,
-    paired_t,
-    reached,
-    standings,
-)
+from benchmarks.tournament.standings import answer, areas, difference, paired_t, reached, standings
 
 pytestmark = pytest.mark.full
 
@@ -105,17 +96,12 @@ def test_scored_checkpoints_are_dense_then_sparse_with_the_last_ones_within_the_
 
 
 def test_the_chosen_checkpoint_is_the_earliest_best_one_within_its_budget(results):
-    results[RUN, "own", 0.001, 0] = {
-        "curve": [
-            row(0, 0.9, 0, 0),
-            row(5, 0.6, 500, 6),
-            row(10, 0.6, 1000, 11),
-            row(15, 0.8, 1001, 12),
-        ]
-    }
+    rows = [row(0, 0.9, 0, 0), row(5, 0.6, 500, 6)]
+    rows += [row(10, 0.6, 1000, 11), row(15, 0.8, 1001, 12)]
+    results[RUN, "own", 0.001, 0] = {"curve": rows}
     chosen = Run(plan(), RUN, "sudoku", "own", 0, 0.001).chosen
     assert chosen["tokens"]["update"] == 5 and chosen["seconds"]["update"] == 5
-    results[RUN, "own", 0.001, 0]["curve"][2]["accuracy"] = 0.7
+    rows[2]["accuracy"] = 0.7
     chosen = Run(plan(), RUN, "sudoku", "own", 0, 0.001).chosen
     assert chosen["tokens"]["update"] == 10 and chosen["seconds"]["update"] == 5
 
@@ -260,9 +246,8 @@ def test_every_run_of_the_shipped_plans_has_sound_settings(monkeypatch):
 
 def test_a_task_is_tested_once_its_own_runs_are_made(project, results, monkeypatch):
     p = plan(tasks=["sudoku", "chains"], more_seeds=[])
-    is_of = property(
-        lambda run: curve(0.3, 0.4) if run.task == "sudoku" else None  # chains: no run is made
-    )
+    # chains: no run is made
+    is_of = property(lambda run: curve(0.3, 0.4) if run.task == "sudoku" else None)
     monkeypatch.setattr(Run, "result", is_of)
     with pytest.raises(DopsdError, match="the runs of chains are missing"):
         tournament.to_test(p, ["sudoku", "chains"])
@@ -270,14 +255,9 @@ def test_a_task_is_tested_once_its_own_runs_are_made(project, results, monkeypat
     for _ in range(2):
         tested = tournament.to_test(p, ["sudoku"])
         assert {run.task for run in tested} == {"sudoku"} and len(tested) == 5 * 2
-    warned = [
-        text
-        for text in warnings_of(p, [], list(read_lines(folder_of(p) / LOOKS)))
-        if "looked at" in text
-    ]
-    assert warned == [
-        "The test split of sudoku was looked at 2 times, so the best may be too high."
-    ]
+    warned = warnings_of(p, [], list(read_lines(folder_of(p) / LOOKS)))
+    said = "The test split of sudoku was looked at 2 times, so the best may be too high."
+    assert [text for text in warned if "looked at" in text] == [said]
 
 
 def test_problems_of_earlier_tests_are_not_scored_again_and_there_must_be_others(project):
@@ -287,9 +267,8 @@ def test_problems_of_earlier_tests_are_not_scored_again_and_there_must_be_others
         (reports,) = scored(run, run.params(1), split, [])
         return reports[run.protocol]["per_problem"]
 
-    names = [
-        problem.id for problem in load_task("sudoku", whole.params(1).data.sudoku).load("test")
-    ]
+    task = load_task("sudoku", whole.params(1).data.sudoku)
+    names = [problem.id for problem in task.load("test")]
     assert list(base(last, "validation")) == list(base(whole, "validation"))
     all_of = base(whole, "test")
     assert len(names) > 2 and base(last, "test") == {name: all_of[name] for name in names[2:]}
@@ -320,11 +299,8 @@ def test_each_point_of_a_curve_has_the_mean_and_the_interval_of_its_seeds(monkey
         return {"curve": {"base": side(0.4, 0.2), "best": side(0.4 + gained, 0.2)}}
 
     monkeypatch.setattr(Run, "tested", property(tested))
-    made = [
-        Run(plan(), RUN, "sudoku", entry, seed, 0.001)
-        for entry in ("own", "rft")
-        for seed in (0, 1, 2)
-    ]
+    cells = [(entry, seed) for entry in ("own", "rft") for seed in (0, 1, 2)]
+    made = [Run(plan(), RUN, "sudoku", *cell, 0.001) for cell in cells]
     own, rft = rows = areas(made, 100)
     assert own["points"]["greedy"] == pytest.approx([20.0, 0.6])
     assert own["intervals"]["greedy"] == pytest.approx((0.6 - 0.2484138, 0.6 + 0.2484138))

@@ -1,7 +1,5 @@
 """The fault campaign itself: what it plants it must find, and what it hooks into must be there."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -4,8 +4,6 @@
 speed. Before the first line of dopsd runs, a Ctrl-C is Python's own to handle.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,19 +1,16 @@
 """`dopsd launch`: what it refuses, and two nodes of this machine."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import forks
 import psutil
 import pytest
-from conftest import ROOT, write_params
+from conftest import write_params
+from waiting import until
 from warm_python import warm_bin
 from workspace import Workspace
 
@@ -25,37 +22,28 @@ from dopsd.models.adapter_files import ADAPTER
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["train"], "give --backend, or both --node and --meet"),
-        (["--node", "0", "train"], "give --backend, or both --node and --meet"),
-        (["--node", "2", "--meet", "a:1", "train"], "expected --node below --nodes 2"),
-        (["--node", "0", "--meet", "a", "train"], "--meet HOST:PORT"),
-        (["--node", "0", "--meet", "a:b", "train"], "--meet HOST:PORT"),
-        (["--node", "0", "--meet", "me@a:1", "train"], "--meet HOST:PORT"),
-        (["--node", "0", "--meet", "a:1", "repro"], "repro runs on one machine"),
-        (["--backend", "ssh", "--hosts", "a", "train"], "--hosts: expected 2 names"),
-        (["--backend", "local", "--hosts", "a,b", "train"], "--hosts: expected 2 names"),
-        (["--backend", "local", "select"], "select: expected one of train, evaluate-base"),
+        ("--nodes 2 train", "give --backend, or both --node and --meet"),
+        ("--nodes 2 --node 0 train", "give --backend, or both --node and --meet"),
+        ("--nodes 2 --node 2 --meet a:1 train", "expected --node below --nodes 2"),
+        ("--nodes 2 --node 0 --meet a train", "--meet HOST:PORT"),
+        ("--nodes 2 --node 0 --meet a:b train", "--meet HOST:PORT"),
+        ("--nodes 2 --node 0 --meet me@a:1 train", "--meet HOST:PORT"),
+        ("--nodes 2 --node 0 --meet a:1 repro", "repro runs on one machine"),
+        ("--nodes 2 --backend ssh --hosts a train", "--hosts: expected 2 names"),
+        ("--nodes 2 --backend local --hosts a,b train", "--hosts: expected 2 names"),
+        ("--nodes 2 --backend local select", "select: expected one of train, evaluate-base"),
+        ("repro", "give --nodes, or --at-once for `repro`"),
+        ("--at-once 2 train", "dopsd launch --at-once 2 repro"),
+        ("--at-once 2 --nodes 2 repro", "dopsd launch --at-once 2 repro"),
+        ("--at-once 3 repro", "need 3 GPUs, and this machine shows 2"),
     ],
 )
-def test_options_that_contradict_each_other_are_one_line(project, capsys, words, reason):
-    assert main(["launch", "--nodes", "2", *words]) == 2
-    said = capsys.readouterr().err
-    assert reason in said and said.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["repro"], "give --nodes, or --at-once for `repro`"),
-        (["--at-once", "2", "train"], "dopsd launch --at-once 2 repro"),
-        (["--at-once", "2", "--nodes", "2", "repro"], "dopsd launch --at-once 2 repro"),
-        (["--at-once", "3", "repro"], "need 3 GPUs, and this machine shows 2"),
-    ],
-)
-def test_runs_side_by_side_have_a_gpu_each(project, capsys, monkeypatch, words, reason):
+def test_options_that_contradict_each_other_are_one_line(
+    project, refusal, monkeypatch, words, reason
+):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
-    assert main(["launch", *words]) == 2
-    assert reason in capsys.readouterr().err
+    said = refusal("launch", *words.split())
+    assert reason in said and said.count("\n") == 1
 
 
 def test_a_launch_may_prepare_data_from_the_hub(project, monkeypatch):
@@ -122,14 +110,6 @@ def test_a_killed_launcher_takes_its_runs_along_and_settings_must_stay(tmp_path,
     assert stopped.returncode == 143
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for it, patiently: others may be at work on this machine."""
-    end = time.monotonic() + 300
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.2)
-
-
 def test_a_node_that_ends_at_its_start_ends_the_command_at_once(project, capsys):
     """In place of ssh: a program that finds the folder there, and cannot start dopsd."""
     write_params(launch__timeout=300)
@@ -149,11 +129,10 @@ def weights() -> dict[str, str]:
 @pytest.mark.full
 def test_two_nodes_of_one_machine_make_what_two_processes_of_one_node_make(project):
     write_params(train__updates=2, train__prompts_per_collect=3)
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     python = warm_bin() / "python"
     for stage in ("train", "evaluate"):
         command = ["launch", "--nodes", "2", "--backend", "local", stage]
-        assert subprocess.run([python, "-m", "dopsd", *command], env=env).returncode == 0
+        assert subprocess.run([python, "-m", "dopsd", *command]).returncode == 0
     assert Path("runs/sudoku/d_opsd/0/evaluate.json").is_file()
     shares = {path.name for path in Path("work/eval").glob("*/answers.*.jsonl")}
     assert shares == {"answers.0.jsonl", "answers.1.jsonl"}

@@ -1,7 +1,5 @@
 """`dopsd params --set`: the file keeps its layout, and reads as what was set."""
 
-from __future__ import annotations
-
 import codecs
 import errno
 import stat
@@ -22,8 +20,7 @@ FILE = Path("params.yaml")
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_with_the_shipped_params(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def _in_a_folder_with_the_shipped_params(here):
     FILE.write_text(SHIPPED)
 
 
@@ -48,9 +45,8 @@ def test_an_empty_value_is_filled_and_emptied_on_its_line(full, empty, line):
     assert line in FILE.read_text()
     set_to(empty)
     assert load_params().model_dump() == load_params(ROOT / "params.yaml").model_dump()
-    assert [line.split() for line in FILE.read_text().splitlines()] == [
-        line.split() for line in SHIPPED.splitlines()
-    ]
+    written, shipped = (text.splitlines() for text in (FILE.read_text(), SHIPPED))
+    assert [line.split() for line in written] == [line.split() for line in shipped]
 
 
 def test_a_list_that_an_older_release_wrote_over_several_lines_can_be_emptied():

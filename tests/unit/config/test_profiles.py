@@ -1,7 +1,5 @@
 """`dopsd params`: profiles are sound, written with their comments, and what changed is said."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import shutil
@@ -44,10 +42,7 @@ def test_every_profile_is_sound_and_read_alike_by_every_yaml_reader(base: str):
             assert yaml.safe_load(render(raw)) == raw, (name, preset)
 
 
-def test_the_shipped_params_are_what_dopsd_params_makes_of_the_embedded_profile(
-    tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
+def test_the_shipped_params_are_what_dopsd_params_makes_of_the_embedded_profile(here):
     assert main(["params", "--profile", "embedded"]) == 0
     made = Path("params.yaml").read_text()
     advice = "the profile is the source: rm params.yaml; dopsd params --profile embedded"
@@ -62,19 +57,15 @@ def test_reference_is_the_published_code_and_paper_its_equations():
     assert reference.run("gsm8k", "d_opsd", 0).train.warmup_ratio == 1e-4
     assert reference.train.lora == AdapterConfig() and reference.train.learning_rate == 5e-6
     paper = checked(profiles.resolve("llada-8b-math500", "paper"), Path("p")).method.d_opsd
-    assert (paper.reveal_scope, paper.loss_vocabulary, paper.reduction) == (
-        "all_masked",
-        "full",
-        "mean",
-    )
+    reads = (paper.reveal_scope, paper.loss_vocabulary, paper.reduction)
+    assert reads == ("all_masked", "full", "mean")
     assert (paper.updates_per_trajectory, paper.record, paper.clip) == (1, "all", 0.04)
 
 
 def test_hardware_changes_no_setting_that_decides_a_result():
-    parts = [
-        params_file.flat(profiles.resolve("llada-8b-sudoku", "reference", h))
-        for h in ("1x80gb", "4x80gb", "1xh200")
-    ]
+    machines = ("1x80gb", "4x80gb", "1xh200")
+    resolved = (profiles.resolve("llada-8b-sudoku", "reference", name) for name in machines)
+    parts = [params_file.flat(raw) for raw in resolved]
     odd = {key for key in parts[0] if len({str(part[key]) for part in parts}) > 1}
     memory = {"processes", "batch_size", "micro_batch_states", "gradient_checkpointing"}
     assert {key.split(".")[-1] for key in odd} <= memory
@@ -99,23 +90,18 @@ def test_a_small_base_samples_and_evaluates_more_texts_at_once(base: str, hardwa
 def test_the_small_preset_adapts_with_the_problems_that_it_leaves():
     raw = profiles.resolve("smollm2-135m-countdown", "small", "cpu")
     train, learn = raw["train"], raw["adapt"]["learn"]["train"]
-    assert (learn["updates"], learn["checkpoint_every"]) == (
-        train["updates"],
-        train["checkpoint_every"],
-    )
+    assert all(learn[key] == train[key] for key in ("updates", "checkpoint_every"))
     assert learn["prompts_per_collect"] <= raw["data"]["countdown"]["limit"]
 
 
 @pytest.fixture
-def embedded(tmp_path, monkeypatch) -> str:
+def embedded(here) -> str:
     """A folder with the shipped params.yaml, and its text."""
-    monkeypatch.chdir(tmp_path)
     shutil.copyfile(ROOT / "params.yaml", "params.yaml")
     return Path("params.yaml").read_text()
 
 
-def test_a_profile_is_written_and_what_changed_is_reported(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_profile_is_written_and_what_changed_is_reported(here, capsys):
     assert main(["params", "--profile", "embedded"]) == 0
     first = Path("params.yaml").read_text()
     assert re.match(r"params.yaml: written, \d+ settings", capsys.readouterr().out)
@@ -147,9 +133,8 @@ def test_a_change_keeps_comments_of_the_user_and_a_profile_replaces_them(embedde
     assert mine != text
     Path("params.yaml").write_text(mine)
     assert main(["params", "--set", "matrix.seeds=[0, 1]"]) == 0
-    assert Path("params.yaml").read_text() == mine.replace(
-        "seeds: [0] # mine", "seeds: [0, 1] # mine"
-    )
+    changed = mine.replace("seeds: [0] # mine", "seeds: [0, 1] # mine")
+    assert Path("params.yaml").read_text() == changed
     assert main(["params", "--profile", "embedded"]) == 0
     assert Path("params.yaml").read_text() == text
     assert "# tried 1 on Monday" in Path("work/params.before.yaml").read_text()
@@ -227,8 +212,7 @@ def test_a_section_without_a_value_takes_one(embedded):
     assert checked(raw, "p").method.sft.traces.path == path
 
 
-def test_a_change_of_one_of_two_keys_that_share_a_value_leaves_the_other(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_change_of_one_of_two_keys_that_share_a_value_leaves_the_other(here):
     raw = small_params()
     protocol = yaml.safe_dump(raw["evaluate"]["protocols"]["greedy"], default_flow_style=True)
     raw["evaluate"]["protocols"] = {"greedy": "GREEDY", "other": "OTHER"}
@@ -246,6 +230,10 @@ def test_a_change_of_one_of_two_keys_that_share_a_value_leaves_the_other(tmp_pat
         (["--profile", "llama"], "--profile llama: unknown; there is embedded, and BASE-TASK"),
         (["--profile", "llada-8b-gsm8k", "--preset", "best"], "there is reference, paper, small"),
         (["--profile", "llada-8b-gsm8k", "--hardware", "tpu"], "--hardware tpu: unknown"),
+        (
+            ["--profile", "dream-7b-gsm8k", "--hardware", "1x16gb"],
+            "--hardware 1x16gb: dream-7b-gsm8k has no settings for it; there is 1x80gb",
+        ),
         (["--profile", "embedded", "--set", "train.updates"], "expected key=value"),
         (["--profile", "embedded", "--set", "train.update=3"], "train.update: unknown key"),
         (["--profile", "embedded", "--set", "train.updates.x=3"], "updates is not a section"),
@@ -255,10 +243,8 @@ def test_a_change_of_one_of_two_keys_that_share_a_value_leaves_the_other(tmp_pat
         (["--profile", "embedded", "--hardware", "4x80gb"], "apply to profiles of language models"),
     ],
 )
-def test_a_wrong_profile_or_change_writes_nothing(tmp_path, monkeypatch, capsys, words, said):
-    monkeypatch.chdir(tmp_path)
-    assert main(["params", *words]) == 2
-    err = capsys.readouterr().err
+def test_a_wrong_profile_or_change_writes_nothing(here, refusal, words, said):
+    err = refusal("params", *words)
     assert said in err and len(err.strip().splitlines()) == 1
     assert not Path("params.yaml").exists()
 
@@ -292,9 +278,8 @@ def plug_in(tmp_path, monkeypatch) -> Path:
     folder.mkdir()
     (folder / "__init__.py").touch()
     packages = profiles.layers.ALGORITHMS.packages | {"mine": folder.name}
-    monkeypatch.setitem(
-        vars(profiles.layers.ALGORITHMS), "packages", dict(sorted(packages.items()))
-    )
+    registered = dict(sorted(packages.items()))
+    monkeypatch.setitem(vars(profiles.layers.ALGORITHMS), "packages", registered)
     monkeypatch.delitem(sys.modules, folder.name, raising=False)  # of another test's folder
     for cached in (profiles.layers._language_models, profiles.layers.embedded_text):
         monkeypatch.setattr(profiles.layers, cached.__name__, cached.__wrapped__)
@@ -305,9 +290,8 @@ def test_an_algorithms_folder_has_its_part_of_every_profile_and_its_papers_figur
     (plug_in / "embedded.yaml").write_text("mine: # like rft\n  draws: 3\n")
     (plug_in / "profiles.yaml").write_text("tasks: {math500: {draws: 4}}\n")
     table = "source: arXiv 1\n  protocol: of mine\n  lengths: {gsm8k: [256]}\n"
-    (plug_in / "published.yaml").write_text(
-        f"- {table}  methods: {{mine: {{gsm8k: {{accuracy: [9.0]}}}}}}\n"
-    )
+    methods = "  methods: {mine: {gsm8k: {accuracy: [9.0]}}}\n"
+    (plug_in / "published.yaml").write_text(f"- {table}{methods}")
     assert "\n  just_grpo:" in (text := profiles.layers.embedded_text())
     assert "\n  mine: # like rft\n    draws: 3\n  rft:" in text
     layers = profiles.language_models()["tasks"]

@@ -4,8 +4,6 @@ Each value comes with its file and line in a repository at a commit, or in a cop
 problems are those of a collect: processes x batch x accumulation / rollouts of a problem.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -36,40 +34,42 @@ def by_task(value: object, **other: object) -> dict[str, object]:
 
 # 1e-4 of ten epochs, which is 1e-3 of one, as the setting counts
 TEN_EPOCHS = 1e-3
+
+
+def as_d1(file: str) -> list[tuple[str, Any, str]]:
+    """What wd1's file has on the lines of d1's."""
+    return [
+        ("group_size", 6, f"{file}:37"),
+        ("train.learning_rate", 3e-6, f"{file}:34"),
+        ("train.schedule", "constant", f"{file}:35"),
+        ("train.warmup_ratio", TEN_EPOCHS, f"{file}:32, 38"),
+        ("train.betas", [0.9, 0.99], f"{file}:23, 24"),
+        ("train.weight_decay", 0.1, f"{file}:25"),
+        ("train.grad_clip", 0.2, f"{file}:26"),
+        ("train.lora.alpha", 64, f"{file}:11"),
+    ]
+
+
 VALUES: dict[str, list[tuple[str, Any, str]]] = {
     "diffu_grpo": [
+        *as_d1(D1),
         ("data.gsm8k.reward_layout", "one_line", f"{D1_REWARDS}, *_format_reward_func"),
-        ("group_size", 6, f"{D1}:37"),
         ("iterations", by_task(12, countdown=8, sudoku=8), f"{D1_RUNS}/*_run.sh:24"),
         ("prompt_mask", 0.15, f"{D1}:67"),
         ("kl_weight", 0.04, f"{D1}:68"),
         ("clip_range", 0.5, f"{D1}:69"),
-        ("train.learning_rate", 3e-6, f"{D1}:34"),
-        ("train.schedule", "constant", f"{D1}:35"),
-        ("train.warmup_ratio", TEN_EPOCHS, f"{D1}:32, 38"),
-        ("train.betas", [0.9, 0.99], f"{D1}:23, 24"),
-        ("train.weight_decay", 0.1, f"{D1}:25"),
-        ("train.grad_clip", 0.2, f"{D1}:26"),
         ("train.prompts_per_collect", 16, f"{D1}:41, 42, on eight GPUs ({D1_RUNS}/gsm_run.sh:4)"),
         ("train.lora.r", 128, f"{D1}:10"),
-        ("train.lora.alpha", 64, f"{D1}:11"),
         ("train.lora.dropout", 0.05, f"{D1}:12"),
         ("sampling.gen_length", 256, f"{D1}:60"),
         ("sampling.block_length", 32, f"{D1}:62"),
         ("sampling.steps", 128, f"{D1}:63"),
     ],
     "wd1": [
-        ("group_size", 6, f"{WD1}:37"),
+        *as_d1(WD1),
         ("iterations", by_task(12, sudoku=8), f"{WD1_RUNS}_*.sh:22 (countdown: 21)"),
         ("prompt_mask", 0.15, f"{WD1}:69"),
-        ("train.learning_rate", 3e-6, f"{WD1}:34"),
-        ("train.schedule", "constant", f"{WD1}:35"),
-        ("train.warmup_ratio", TEN_EPOCHS, f"{WD1}:32, 38"),
-        ("train.betas", [0.9, 0.99], f"{WD1}:23, 24"),
-        ("train.weight_decay", 0.1, f"{WD1}:25"),
-        ("train.grad_clip", 0.2, f"{WD1}:26"),
         ("train.prompts_per_collect", 8, f"{WD1}:43, 44 and {WD1_RUNS}_gsm8k.sh:26"),
-        ("train.lora.alpha", 64, f"{WD1}:11"),
     ],
     "espo": [
         (

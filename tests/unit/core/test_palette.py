@@ -1,4 +1,4 @@
-"""Colours of methods: none alike, also for colour-blind readers and with plug-ins."""
+"""How results look: colours of methods, none alike for any eye, and shares as percent."""
 
 from itertools import combinations
 
@@ -16,6 +16,7 @@ from dopsd.core.palette import (
     shade_of,
 )
 from dopsd.core.registry import Registry
+from dopsd.core.statistics import gap, percent, points, within
 
 # Machado, Oliveira and Fernandes 2009: how colours look without one kind of cones
 SIGHT = {
@@ -104,3 +105,10 @@ def test_variants_in_one_drawing_take_colours_that_no_method_of_it_has():
     assert colours["d_opsd"] == run_colour(ALGORITHMS, "d_opsd")
     assert colours["espo"] == run_colour(ALGORITHMS, "espo") and colours["gone"] == NEUTRAL
     assert {*colours.values()} == {*PALETTE, NEUTRAL}
+
+
+def test_shares_and_differences_as_text():
+    assert percent(0.6434) == "64.3" and percent(-0.005, "+") == "-0.5"
+    assert within(0.643, (0.601, 0.682)) == "64.3 [60.1, 68.2]"
+    assert gap(0.105, [-0.01, 0.131]) == "+10.5 [-1.0, +13.1]"
+    assert points(0.0, [0.0, 0.02]) == "+0.0 points [+0.0, +2.0]"

@@ -1,7 +1,5 @@
 """How the first node starts the others, waits for them and ends them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -60,8 +58,7 @@ def other(script: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(["bash", "-c", script], stdin=subprocess.PIPE)
 
 
-def test_all_nodes_are_told_to_end_before_the_first_is_awaited(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_all_nodes_are_told_to_end_before_the_first_is_awaited(here):
     others = [other("until [ -e told ]; do sleep 0.1; done"), other("cat; touch told")]
     assert nodes.end_others(others, 75, saving=10) == 75
     assert [process.returncode for process in others] == [0, 0]

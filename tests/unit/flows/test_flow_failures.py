@@ -1,8 +1,4 @@
-"""What a person got wrong in a run's parameters: refused by Prefect's server on submission, or one
-line without a traceback.
-"""
-
-from __future__ import annotations
+"""Wrong parameters of a run: refused by Prefect's server, or one line without a traceback."""
 
 import contextlib
 import json
@@ -105,10 +101,7 @@ def logged(server) -> Any:
 
 
 @pytest.mark.full
-def test_a_mistake_in_the_settings_ends_a_run_with_its_message_and_no_traceback(
-    tmp_path, monkeypatch, logged
-):
-    monkeypatch.chdir(tmp_path)
+def test_a_mistake_in_the_settings_ends_a_run_with_its_message_and_no_traceback(here, logged):
     write_params()
     before = Path("params.yaml").read_bytes()
 

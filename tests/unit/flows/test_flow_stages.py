@@ -1,8 +1,4 @@
-"""The flows: what a run asks for becomes settings, stages run in order, checkpoints beside
-training, faults are tried again.
-"""
-
-from __future__ import annotations
+"""The flows: settings, the order of stages, checkpoints beside training, and retries."""
 
 import logging
 import sys
@@ -37,13 +33,6 @@ LOG = logging.getLogger("test")
 @pytest.fixture(autouse=True)
 def no_server_is_waited_for(monkeypatch):
     monkeypatch.setattr(running.server, "wait", lambda log: None)
-
-
-def test_what_is_asked_becomes_settings_and_named_parameters_go_first():
-    overrides = {"train.updates": 9, "tracking.uri": None}
-    asked = RunRequest(task="gsm8k", seeds=[1], max_updates=2, overrides=overrides)
-    own = ["train.updates=2", "tracking.uri=null", "matrix.seeds=[1]"]
-    assert asked.changes == [*own, 'matrix.tasks=["gsm8k"]']
 
 
 def test_a_request_is_refused_before_params_yaml_is_touched_and_changes_are_told(project):
@@ -95,8 +84,7 @@ def staged(project, monkeypatch):
         return stage
 
     names = "prepare pretrain evaluate_base train evaluate_checkpoint select point test report"
-    names += " publish"
-    for name in names.split():
+    for name in (*names.split(), "publish"):
         monkeypatch.setattr(stages, name, note(name))
     monkeypatch.setattr(stages, "write_settings", lambda asked, _: run_request.write(asked))
     monkeypatch.setattr(stages, "is_up_to_date", lambda stage: False)
@@ -107,13 +95,9 @@ def staged(project, monkeypatch):
     return calls, done
 
 
-ALL = [
-    "evaluate_base sudoku",
-    "train sudoku/d_opsd/0",
-    "evaluate_checkpoint 2",
-    "evaluate_checkpoint 4",
-]
-ALL += ["select sudoku/d_opsd/0", "test sudoku/d_opsd/0", "report sudoku/d_opsd/0"]
+CELL = "sudoku/d_opsd/0"
+ALL = ["evaluate_base sudoku", f"train {CELL}", "evaluate_checkpoint 2", "evaluate_checkpoint 4"]
+ALL += [f"select {CELL}", f"test {CELL}", f"report {CELL}"]
 
 
 def test_stages_run_in_order_and_each_checkpoint_has_a_task(staged):
@@ -232,13 +216,11 @@ class Awaited(threading.Event):
 
 
 def test_checkpoints_of_a_device_share_a_process_and_a_retry_asks_for_what_is_missing(
-    monkeypatch, tmp_path
+    monkeypatch, here
 ):
-    monkeypatch.chdir(tmp_path)
-    code = (
-        "import pathlib, sys, time\nprint('evaluate: done with checkpoint 25: 61.2%', flush=True)"
-    )
-    code += "\nwhile not pathlib.Path('awaited').exists():\n    time.sleep(0.02)\n"
+    code = "import pathlib, sys, time\n"
+    code += "print('evaluate: done with checkpoint 25: 61.2%', flush=True)\n"
+    code += "while not pathlib.Path('awaited').exists():\n    time.sleep(0.02)\n"
     code += "sys.exit(len(sys.argv) > 2)"
     asked: list = []
 
@@ -247,9 +229,8 @@ def test_checkpoints_of_a_device_share_a_process_and_a_retry_asks_for_what_is_mi
         return running.run("evaluate", (sys.executable, "-c", code, *asked[-1]), *rest)
 
     monkeypatch.setattr(checkpoint_evals, "run", stage)
-    job = checkpoint_evals.CheckpointEvalJob(
-        RunKey("sudoku", "d_opsd", 0), [25, 50], checkpoint_evals.Devices([]), LOG
-    )
+    key, devices = RunKey("sudoku", "d_opsd", 0), checkpoint_evals.Devices([])
+    job = checkpoint_evals.CheckpointEvalJob(key, [25, 50], devices, LOG)
     job.done[50] = Awaited()
     assert job.wait(25) == "61.2%"
     with pytest.raises(running.CommandFailed):

@@ -1,7 +1,5 @@
 """Cells of a comparison over machines: what is submitted, and what becomes of lost ones."""
 
-from __future__ import annotations
-
 import logging
 from datetime import timedelta
 from pathlib import Path

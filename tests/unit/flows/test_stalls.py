@@ -1,7 +1,5 @@
 """A training whose process is stopped is flagged on Prefect's server, until it goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -49,13 +47,8 @@ def test_a_stopped_process_is_flagged_and_the_flag_ends_when_it_goes_on(
 
     @task
     def train() -> None:
-        run(
-            "train",
-            (sys.executable, "-c", TRAIN),
-            get_run_logger(),
-            None,
-            ProgressBar("train", "x"),
-        )
+        bar = ProgressBar("train", "x")
+        run("train", (sys.executable, "-c", TRAIN), get_run_logger(), None, bar)
 
     @flow
     def training() -> None:

@@ -1,6 +1,4 @@
-"""infra/: what cannot be run without containers or a cluster is checked as files."""
-
-from __future__ import annotations
+"""infra/ and .github: what cannot be run here is checked as files."""
 
 import os
 import re
@@ -8,7 +6,6 @@ import runpy
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,14 +13,11 @@ import pytest
 import yaml
 from composed import COMPOSE, interpolated
 from conftest import ROOT
+from waiting import until
 
 BIN = Path(sys.executable).parent
-NAMED = {
-    "POSTGRES_PASSWORD": "p",
-    "STORE_USER": "u",
-    "STORE_PASSWORD": "w",
-    "DOPSD_REPOSITORY": "r",
-}
+NAMED = {"POSTGRES_PASSWORD": "p", "STORE_USER": "u", "STORE_PASSWORD": "w"}
+NAMED |= {"DOPSD_REPOSITORY": "r"}
 
 
 def run(program: str, *words: str | Path) -> str:
@@ -76,29 +70,18 @@ def test_hadolint_finds_nothing_in_the_dockerfile():
 
 
 def test_the_worker_ends_with_its_container_though_a_shell_started_it(tmp_path: Path):
-    """A shell's background commands ignore SIGINT, and Prefect's worker answers SIGTERM by sending
-    itself SIGINT.
-    """
+    """A shell's background commands ignore SIGINT, which the worker sends itself at SIGTERM."""
     worker = "import os, signal, sys, time\nif sys.argv[1] == 'worker':\n"
     worker += "    signal.signal(15, lambda *_: os.kill(os.getpid(), 2))\n"
     worker += "    open('ready', 'w').close()\n    time.sleep(600)\n"
-    commands = {
-        "prefect": f"#!{sys.executable}\n{worker}",
-        "dopsd-workspace": "#!/bin/sh\n",
-        "python": "#!/bin/sh\n",
-    }
-    for name, text in commands.items():
+    commands = dict.fromkeys(("dopsd-workspace", "python"), "#!/bin/sh\n")
+    for name, text in (commands | {"prefect": f"#!{sys.executable}\n{worker}"}).items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    env = {
-        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
-        "DOPSD_WORKSPACE": str(tmp_path / "workspace"),
-    }
+    env = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    env["DOPSD_WORKSPACE"] = str(tmp_path / "workspace")
     container = subprocess.Popen(["sh", COMPOSE / "worker.sh"], env=env, start_new_session=True)
-    ends = time.monotonic() + 60
-    while not (tmp_path / "workspace/ready").exists():
-        assert time.monotonic() < ends
-        time.sleep(0.02)
+    until((tmp_path / "workspace/ready").exists)
     container.terminate()
     try:
         assert container.wait(60) == 143
@@ -108,13 +91,11 @@ def test_the_worker_ends_with_its_container_though_a_shell_started_it(tmp_path: 
 
 
 def test_only_the_uis_are_published_and_only_on_loopback():
-    published = {
-        name: service["ports"] for name, service in services().items() if "ports" in service
-    }
-    assert published == {"prefect": ["127.0.0.1:4200:4200"], "mlflow": ["127.0.0.1:5000:5000"]}
-    assert yaml.safe_load((COMPOSE / "compose.yaml").read_text())["networks"]["inside"] == {
-        "internal": True
-    }
+    ports = {name: service.get("ports") for name, service in services().items()}
+    assert ports.pop("prefect") == ["127.0.0.1:4200:4200"]
+    assert ports.pop("mlflow") == ["127.0.0.1:5000:5000"] and {*ports.values()} == {None}
+    composed = yaml.safe_load((COMPOSE / "compose.yaml").read_text())
+    assert composed["networks"]["inside"] == {"internal": True}
 
 
 def test_no_password_has_a_default_and_every_one_is_asked_for():
@@ -129,3 +110,21 @@ def test_no_password_has_a_default_and_every_one_is_asked_for():
         assert set(re.findall(rf"\$\{{{name}(..)", text)) == {":?"}
     with pytest.raises(AssertionError, match="set STORE_PASSWORD in"):
         interpolated(yaml.safe_load(text), NAMED | {"STORE_PASSWORD": ""})
+
+
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+
+
+def test_workflows_follow_the_schema():
+    run("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *WORKFLOWS)
+    assert len(WORKFLOWS) == 3
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_pin_actions_end_in_time_and_may_only_read(path: Path):
+    workflow = yaml.safe_load(path.read_text())
+    assert workflow["permissions"] == {"contents": "read"}
+    for job in workflow["jobs"].values():
+        assert job["timeout-minutes"] <= 90 and "permissions" not in job
+        uses = [step["uses"] for step in job["steps"] if "uses" in step]
+        assert uses and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", name) for name in uses)

@@ -1,8 +1,4 @@
-"""infra/k8s and the scripts of infra/, checked without a cluster: schemas, hardening, the job
-template, shellcheck.
-"""
-
-from __future__ import annotations
+"""infra/k8s without a cluster: schemas, hardening, the job template, shellcheck."""
 
 import importlib.util
 import json
@@ -33,13 +29,8 @@ BASE, OVERLAYS = K8S / "base", sorted((K8S / "overlays").iterdir())
 KUBERNETES = "1.30"  # the oldest version that these manifests are for
 # in the pod's spec, where Kubernetes ignores them
 PREFECT_WANTS = {"parallelism": 1, "completions": 1}
-GIVEN = {
-    "image": "dopsd:cpu",
-    "namespace": "dopsd",
-    "name": "run",
-    "command": "prefect flow-run execute",
-    "labels": {},
-}
+GIVEN = {"image": "dopsd:cpu", "namespace": "dopsd", "name": "run", "labels": {}}
+GIVEN |= {"command": "prefect flow-run execute"}
 
 
 def resources() -> list[dict[str, Any]]:
@@ -58,14 +49,10 @@ def module(name: str) -> ModuleType:
 def job_of(overlay: Path) -> dict[str, Any]:
     """The Job of a flow run, as the worker renders the template that deploy.py makes."""
     defaults = json.loads((overlay / "job-defaults.json").read_text())
-    template = module("deploy").job_template(
-        json.loads((BASE / "job-template.json").read_text()), defaults | GIVEN
-    )
-    values = {
-        name: about["default"]
-        for name, about in template["variables"]["properties"].items()
-        if "default" in about
-    }
+    text = (BASE / "job-template.json").read_text()
+    template = module("deploy").job_template(json.loads(text), defaults | GIVEN)
+    properties = template["variables"]["properties"].items()
+    values = {name: about["default"] for name, about in properties if "default" in about}
     job = apply_values(template["job_configuration"], values)["job_manifest"]
     (container,) = job["spec"]["template"]["spec"]["containers"]
     container["args"] = GIVEN["command"].split()  # the worker does this
@@ -112,9 +99,8 @@ def test_the_job_of_a_run_has_the_form_that_kubernetes_and_prefect_demand(overla
 
 def test_the_job_template_uses_all_of_its_variables_and_no_other():
     template = json.loads((BASE / "job-template.json").read_text())
-    assert {each.name for each in find_placeholders(template["job_configuration"])} == template[
-        "variables"
-    ]["properties"].keys()
+    used = {each.name for each in find_placeholders(template["job_configuration"])}
+    assert used == template["variables"]["properties"].keys()
 
 
 def test_a_default_for_a_variable_that_the_template_lacks_is_a_mistake():
@@ -215,12 +201,9 @@ def test_kustomize_puts_the_users_registry_everywhere(overlay: Path, tmp_path: P
     copy = shutil.copytree(K8S, tmp_path / "k8s")
     shutil.copyfile(copy / "base" / "secret.example.env", copy / "base" / "secret.env")
     kustomization = copy / "overlays" / overlay.name / "kustomization.yaml"
-    kustomization.write_text(
-        kustomization.read_text().replace("newName: dopsd", "newName: registry.example/dopsd")
-    )
-    built = subprocess.run(
-        ["kubectl", "kustomize", kustomization.parent], capture_output=True, text=True, check=True
-    ).stdout
+    text = kustomization.read_text()
+    kustomization.write_text(text.replace("newName: dopsd", "newName: registry.example/dopsd"))
+    built = subprocess.check_output(["kubectl", "kustomize", kustomization.parent], text=True)
     documents = list(yaml.safe_load_all(built))
     for each in documents:
         kubernetes_validate.validate(each, KUBERNETES, strict=True)

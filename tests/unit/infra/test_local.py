@@ -1,8 +1,4 @@
-"""infra/local: a taken port is said plainly, other people's processes are left alone, what ignores
-its end is killed.
-"""
-
-from __future__ import annotations
+"""infra/local: taken ports, other people's processes, what ignores its end, lost runs."""
 
 import json
 import os
@@ -50,20 +46,16 @@ def test_a_taken_port_is_named_with_the_command_that_takes_another(workspace):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        told = (
-            rf"port {port} is taken by another program; stop that program, or run"
-            rf" `make up PREFECT_PORT=1 MLFLOW_PORT={port + 1}`"
-        )
+        told = f"port {port} is taken by another program; stop that program, or run"
+        told += f" `make up PREFECT_PORT=1 MLFLOW_PORT={port + 1}`"
         with pytest.raises(processes.Trouble, match=told):
             services.up(processes.HOST, 1, port)
     assert not (workspace / "services.json").exists()  # nor is the other one started
 
 
 def test_a_service_is_started_once_and_ends_with_what_it_started(workspace, monkeypatch):
-    code = (
-        "import subprocess, signal, time; signal.signal(15, signal.SIG_IGN);"
-        f" subprocess.Popen({SLEEP!r}); time.sleep(60)"
-    )
+    code = "import subprocess, signal, time; signal.signal(15, signal.SIG_IGN);"
+    code += f" subprocess.Popen({SLEEP!r}); time.sleep(60)"
     service, state = processes.Service("worker", (sys.executable, "-c", code)), {}
     processes.start(service, dict(os.environ), state)
     processes.start(service, dict(os.environ), processes.read_state())
@@ -73,27 +65,20 @@ def test_a_service_is_started_once_and_ends_with_what_it_started(workspace, monk
     children = psutil.Process(pid).children()
     monkeypatch.setattr(processes, "END", 0.5)
     assert not processes.end(pid, started)
-    psutil.wait_procs(children, timeout=60)
-    assert not any(
-        child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
-    )
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert all(child.status() == psutil.STATUS_ZOMBIE for child in alive)
     assert processes.read_state() == {}
 
 
 def test_a_service_ends_when_asked_though_a_shell_started_make_up_in_the_background(workspace):
-    """Such a command ignores SIGINT, and so would its children; Prefect's worker answers SIGTERM by
-    sending itself SIGINT.
-    """
-    code = (
-        "import os, pathlib, signal, time; signal.signal(15, lambda *_: os.kill(os.getpid(), 2)); "
-        "pathlib.Path('ready').touch(); time.sleep(600)"
-    )
+    """Such a command ignores SIGINT, as its children do; the worker sends itself SIGINT."""
+    code = "import os, pathlib, signal, time; pathlib.Path('ready').touch(); time.sleep(600)"
+    code = code.replace("time;", "time; signal.signal(15, lambda *_: os.kill(os.getpid(), 2));")
     state: dict = {}
+    service = processes.Service("worker", (sys.executable, "-c", code))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        processes.start(
-            processes.Service("worker", (sys.executable, "-c", code)), dict(os.environ), state
-        )
+        processes.start(service, dict(os.environ), state)
     finally:
         signal.signal(signal.SIGINT, before)
     until((workspace / "ready").exists)
@@ -109,9 +94,8 @@ def test_the_servers_addresses_are_written_for_a_shell_to_source(workspace):
 
 def test_a_number_that_another_process_has_now_is_not_ours(workspace):
     other = subprocess.Popen(SLEEP)
-    processes.write_state(
-        {"mlflow": {"pid": other.pid, "started": time.time() - 3600, "port": 5000}}
-    )
+    known = {"pid": other.pid, "started": time.time() - 3600, "port": 5000}
+    processes.write_state({"mlflow": known})
     assert processes.read_state() == {}
     services.down()
     assert other.poll() is None
@@ -218,20 +202,16 @@ def test_a_run_that_the_stop_of_a_worker_ended_is_asked_for_and_continues(worksp
 
     def call(url: str, body: object | None = None, *_: object) -> object:
         if not url.endswith("/filter"):
-            return told.append(
-                (url.rpartition("/flow_runs/")[2], body.get("state", {}).get("type"))
-            )
+            kind = body.get("state", {}).get("type")
+            return told.append((url.rpartition("/flow_runs/")[2], kind))
         asked.append(body["flow_runs"])
         return [{"id": run_id, "name": "otter"} for run_id in asked[-1]["id"]["any_"]]
 
     monkeypatch.setattr(runs, "call", call)
     monkeypatch.setattr(runs, "STATE", workspace)
     monkeypatch.setattr(runs, "STOPPED", workspace / "stopped")
-    flow = subprocess.Popen(
-        [*SLEEP, "prefect.engine"],
-        cwd=workspace,
-        env=os.environ | {"PREFECT__FLOW_RUN_ID": "run-1"},
-    )
+    env = os.environ | {"PREFECT__FLOW_RUN_ID": "run-1"}
+    flow = subprocess.Popen([*SLEEP, "prefect.engine"], cwd=workspace, env=env)
     runs.stop_runs("http://here/api")
     assert flow.wait(60) == -signal.SIGTERM
     told.clear()
@@ -257,11 +237,9 @@ def test_a_workspace_is_checked_out_though_its_first_checkout_was_killed(tmp_pat
     env = {"DOPSD_REPOSITORY": str(origin), "DOPSD_WORKSPACE": str(there), "DOPSD_DVC_REMOTE": ""}
     script = ROOT / "infra/compose/workspace.sh"
     subprocess.run(["sh", str(script)], env=os.environ | env, check=True, cwd=tmp_path)
-    heads = [
-        subprocess.run([*git, "rev-parse", "HEAD"], cwd=folder, capture_output=True, check=True)
-        for folder in (origin, there)
-    ]
-    assert heads[0].stdout == heads[1].stdout
+    head = (*git, "rev-parse", "HEAD")
+    first, second = (subprocess.check_output(head, cwd=folder) for folder in (origin, there))
+    assert first == second
 
 
 def test_commands_find_the_server_that_this_folder_started_or_joined(workspace, monkeypatch):

@@ -1,8 +1,4 @@
-"""infra/slurm without Slurm: stand-ins for its commands and for python write down what was asked,
-in which order.
-"""
-
-from __future__ import annotations
+"""infra/slurm without Slurm: stand-ins write down what was asked, in which order."""
 
 import os
 import shutil
@@ -14,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 from forks import BOUND
+from waiting import until
 
 CALLS = "calls"
 PYTHON = """#!/bin/bash
@@ -27,31 +24,25 @@ echo "${*:2}" >> calls
 """
 STAND_INS = {
     "python": PYTHON,
-    "work": (
-        """#!/bin/bash
+    "work": """#!/bin/bash
 trap 'sleep 0.2; echo "TERM: saved" >> calls; exit 143' TERM
 echo "working $$" >> calls
 while :; do sleep 0.05; done
-"""
-    ),
-    "srun": (
-        """#!/bin/bash
+""",
+    "srun": """#!/bin/bash
 trap 'echo "srun kills its tasks" >> calls; exit 1' TERM INT
 while [[ $1 != torchrun || $2 != --* ]]; do shift; done
 echo "srun $*" >> calls
 [[ -z ${SLOW:-} ]] || work &
 wait
-"""
-    ),
-    "scontrol": (
-        '#!/bin/bash\nif [[ $1 == show ]]; then echo first; else echo "scontrol $*" >> calls; fi\n'
-    ),
-    "scancel": (
-        """#!/bin/bash
+""",
+    "scontrol": """#!/bin/bash
+if [[ $1 == show ]]; then echo first; else echo "scontrol $*" >> calls; fi
+""",
+    "scancel": """#!/bin/bash
 echo "scancel $*" >> calls
 kill -TERM "$(sed -n 's/^working //p' calls)"
-"""
-    ),
+""",
 }
 
 
@@ -76,14 +67,8 @@ def submit(project: Path, script: str, *words: str, **env: str) -> subprocess.Po
         "SLURM_JOB_NODELIST": "n[1-2]",
     }
     environment = os.environ | slurm | {"DOPSD_VENV": str(project / "venv")} | env
-    command = [
-        "bash",
-        "-c",
-        "trap '' INT; exec bash \"$@\"",
-        "bash",
-        project / "infra" / "slurm" / script,
-        *words,
-    ]
+    command = ["bash", "-c", "trap '' INT; exec bash \"$@\"", "bash"]
+    command += [project / "infra" / "slurm" / script, *words]
     return subprocess.Popen(command, cwd="/", env=environment)
 
 
@@ -95,10 +80,7 @@ def calls(project: Path) -> list[str]:
 def send_while_working(
     job: subprocess.Popen[bytes], project: Path, *signals: signal.Signals
 ) -> int:
-    until = time.monotonic() + BOUND
-    while not any(line.startswith("working") for line in calls(project)):
-        assert job.poll() is None and time.monotonic() < until
-        time.sleep(0.02)
+    until(lambda: any(line.startswith("working") for line in calls(project)), every=0.02)
     for number in signals:
         job.send_signal(number)
         time.sleep(0.05)
@@ -150,10 +132,8 @@ def test_dvc_learns_of_training_on_several_nodes_when_it_has_finished(project: P
     assert submit(project, "train-nodes.sbatch", "t", "m", "0").wait(BOUND) == 0
     prepared, trained, committed = calls(project)
     assert prepared == "dopsd repro prepare@t"
-    assert (
-        trained.startswith("srun torchrun --nnodes=2 ")
-        and "--rdzv-endpoint=first:20007 " in trained
-    )
+    assert trained.startswith("srun torchrun --nnodes=2 ")
+    assert "--rdzv-endpoint=first:20007 " in trained
     assert trained.endswith("-m dopsd train --task t --method m --seed 0")
     assert committed == "dopsd commit --force train@t-m-0"
 

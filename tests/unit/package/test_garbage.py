@@ -1,8 +1,4 @@
-"""Garbage: some inputs to every parser (`make garbage` gives ten thousand), and what was found so,
-one by one.
-"""
-
-from __future__ import annotations
+"""Some garbage to every parser (`make garbage`: ten thousand), and what was found so."""
 
 import json
 from pathlib import Path
@@ -28,19 +24,12 @@ HUGE = "9" * 5000
 LONG = "data/external/" + "x" * 5000
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.mark.parametrize("parser", PARSERS)
 def test_garbage_is_taken_or_refused_with_a_line_and_nothing_is_written_elsewhere(
     parser: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(
-        garbage, "SECONDS", 20.0
-    )  # `make garbage` holds one second; coverage and other work cost more here
+    # `make garbage` holds one second; coverage and other work cost more here
+    monkeypatch.setattr(garbage, "SECONDS", 20.0)
     found = Found(parser)
     with workspace() as root:
         for number in range(10):
@@ -73,15 +62,14 @@ def test_settings_without_a_bound_are_refused(here: Path, text: str, said: str):
     refused(lambda: load_params(Path("params.yaml")), said)
 
 
-def test_a_name_that_no_disk_takes_is_a_mistake_and_not_temporary(here: Path, capsys):
+def test_a_name_that_no_disk_takes_is_a_mistake_and_not_temporary(here: Path, refusal):
     Path("params.yaml").write_text(SETTINGS.replace("test_file: null", f"test_file: {LONG}"))
     for words, said in (
         (["check"], "data.sudoku.test_file: data/external/xxx"),
         (["score", "--task=gsm8k", LONG], "dopsd: "),
         (["check", f"--params={LONG}"], "dopsd: "),
     ):
-        assert main(words) == 2
-        line, *others = capsys.readouterr().err.splitlines()
+        line, *others = refusal(*words).splitlines()
         assert said in line and all("model.path" in other for other in others)
 
 
@@ -91,22 +79,16 @@ def test_broken_settings_can_be_replaced_and_a_folder_cannot(here: Path):
         assert params("embedded", "reference", "1x80gb", [], Path("params.yaml"))
         load_params(Path("params.yaml"))
     Path("folder").mkdir()
-    refused(
-        lambda: params("embedded", "reference", "1x80gb", [], Path("folder")),
-        "--params folder: is a folder",
-    )
+    written = lambda: params("embedded", "reference", "1x80gb", [], Path("folder"))  # noqa: E731
+    refused(written, "--params folder: is a folder")
     assert {path.name for path in here.iterdir()} == {"params.yaml", "folder", "work"}
 
 
 @pytest.mark.parametrize("value", [HUGE, "2001-99-99", "[" * 500, "!!int x"])
 def test_a_change_that_no_yaml_reader_takes_is_one_line(here: Path, value: str):
     Path("params.yaml").write_text(SETTINGS)
-    change = [f"train.updates={value}"]
-    refused(
-        lambda: params(None, "reference", "1x80gb", change, Path("params.yaml")),
-        "--set train.updates",
-        "is not a YAML value",
-    )
+    asked = (None, "reference", "1x80gb", [f"train.updates={value}"], Path("params.yaml"))
+    refused(lambda: params(*asked), "--set train.updates", "is not a YAML value")
     assert Path("params.yaml").read_text() == SETTINGS
 
 
@@ -116,15 +98,14 @@ def test_a_solution_written_as_a_number_is_scored(here: Path, capsys: pytest.Cap
     assert json.loads(capsys.readouterr().out)["files"][0]["accuracy"] == 1.0
 
 
-def test_verdicts_never_replace_a_folder_or_what_is_scored(here: Path, capsys):
+def test_verdicts_never_replace_a_folder_or_what_is_scored(here: Path, refusal):
     Path("g.jsonl").write_text(json.dumps(ROWS["gsm8k"]))
     Path("folder").mkdir()
     for out in ("g.jsonl", "./g.jsonl", "folder", ".", "/"):
-        assert main(["score", "--task", "gsm8k", "--verdicts", out, "g.jsonl"]) == 2
-        assert f"--verdicts {Path(out)}: " in capsys.readouterr().err
-    assert (
-        Path("g.jsonl").read_text() == json.dumps(ROWS["gsm8k"]) and len(list(here.iterdir())) == 2
-    )
+        words = ["score", "--task", "gsm8k", "--verdicts", out, "g.jsonl"]
+        assert f"--verdicts {Path(out)}: " in refusal(*words)
+    assert Path("g.jsonl").read_text() == json.dumps(ROWS["gsm8k"])
+    assert len(list(here.iterdir())) == 2
 
 
 @pytest.mark.parametrize("name", ["a[/b].jsonl", "a\udcff.jsonl"])
@@ -135,16 +116,14 @@ def test_a_file_of_any_name_is_scored(here: Path, capsys: pytest.CaptureFixture,
     assert name.replace("\udcff", "?") in capsys.readouterr().out
 
 
-def test_a_comparison_never_removes_a_folder_with_anything_else_in_it(here: Path, capsys):
+def test_a_comparison_never_removes_a_folder_with_anything_else_in_it(here: Path, refusal):
     Path("params.yaml").write_text(SETTINGS)
     Path("kept").mkdir()
     (Path("kept") / "thesis.tex").write_text("years")
     for out in ("kept", ".", "kept/..", "/", "kept/thesis.tex"):
-        assert main(["compare", "--out", out]) == 2
-        assert "already exists and is not an earlier comparison" in capsys.readouterr().err
+        assert "already exists and is not an earlier comparison" in refusal("compare", "--out", out)
     for name in ("sudoku/d_opsd/\u00b2", f"sudoku/d_opsd/{HUGE}"):
-        assert main(["compare", name]) == 2
-        assert "expected task/method/seed" in capsys.readouterr().err
+        assert "expected task/method/seed" in refusal("compare", name)
 
 
 def test_results_that_are_no_results_are_named_by_file_and_row(here: Path):

@@ -1,8 +1,4 @@
-"""The house's plan: which package may import which, where each library comes in, and what dvc.yaml
-names.
-"""
-
-from __future__ import annotations
+"""The house's plan: which package imports which, where libraries come in, what DVC names."""
 
 import ast
 import re
@@ -20,21 +16,9 @@ from dopsd.tasks.registry import TASKS
 
 # Lowest first. A module imports from its own package and from packages below it.
 LAYERS = [
-    {"core"},
-    {"distributed"},
-    {"models"},
-    {"tasks"},
-    {"rollout"},
-    {"algorithms"},
-    {"training"},
-    {"evaluation"},
-    {"tracking", "analysis"},
-    {"config"},
-    {"pipeline"},
-    {"api"},
-    {"serving"},
-    {"cli"},
-    {"__main__"},
+    *({"core"}, {"distributed"}, {"models"}, {"tasks"}, {"rollout"}, {"algorithms"}, {"training"}),
+    *({"evaluation"}, {"tracking", "analysis"}, {"config"}, {"pipeline"}, {"api"}, {"serving"}),
+    *({"cli"}, {"__main__"}),
 ]
 DOORS = {
     "huggingface_hub": {"models", "tracking"},

@@ -1,8 +1,4 @@
-"""`dopsd ablate`: variants of a method, their settings, their table, and that DVC runs each
-once.
-"""
-
-from __future__ import annotations
+"""`dopsd ablate`: variants of a method, their settings and their table; DVC runs each once."""
 
 import json
 import re
@@ -85,8 +81,7 @@ def test_a_wrong_section_is_one_line_that_begins_with_its_key(changes, said):
     assert str(refused.value).startswith("params.yaml: ablate")
 
 
-def test_a_table_pairs_variants_with_the_default_by_problem_and_seed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_table_pairs_variants_with_the_default_by_problem_and_seed(here):
     finished("d_opsd-default", 0, {"a": 0.5, "b": 0.5})
     finished("d_opsd-default", 1, {"a": 0.5, "b": 0.0})
     finished("d_opsd-live", 0, {"a": 1.0, "b": 0.5})
@@ -101,8 +96,7 @@ def test_a_table_pairs_variants_with_the_default_by_problem_and_seed(tmp_path, m
     assert found["live"]["over_first"][0] == 0.375
 
 
-def test_a_variant_that_started_from_a_checkpoint_is_named(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_variant_that_started_from_a_checkpoint_is_named(here):
     for name in ("default", "live"):
         for seed in (0, 1):
             finished(f"d_opsd-{name}", seed, {"a": 0.5, "b": 0.5})
@@ -113,11 +107,11 @@ def test_a_variant_that_started_from_a_checkpoint_is_named(tmp_path, monkeypatch
     assert said in ablate.write(params(), "teacher")
 
 
-def test_what_there_is_is_listed(project, capsys):
+def test_what_there_is_is_listed(project, capsys, refusal):
     Path("params.yaml").write_text(json.dumps(params().model_dump()))
     assert main(["ablate"]) == 0
     assert "teacher: fixed, live" in capsys.readouterr().out
-    assert main(["ablate", "reveal"]) == 2
-    assert "reveal: unknown; section ablate of params.yaml has teacher" in capsys.readouterr().err
-    assert main(["train", "--method", "d_opsd-odd"]) == 2
-    assert "--method d_opsd-odd: unknown" in capsys.readouterr().err
+    assert "reveal: unknown; section ablate of params.yaml has teacher" in refusal(
+        "ablate", "reveal"
+    )
+    assert "--method d_opsd-odd: unknown" in refusal("train", "--method", "d_opsd-odd")

@@ -1,12 +1,12 @@
 """`dopsd doctor`: what stands in the way is named with what to do, and the status says so."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import socket
 import subprocess
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,8 +36,7 @@ def test_the_embedded_default_is_ready_here(project, capsys):
     assert "torch" in screen and "NO" not in screen and "name local files" in " ".join(screen)
 
 
-def test_what_is_missing_is_named_and_the_status_is_one(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_what_is_missing_is_named_and_the_status_is_one(here, monkeypatch, capsys):
     write_params(
         data__sudoku__test_file="data/external/nothere.csv", tracking__uri="http://127.0.0.1:9"
     )
@@ -89,15 +88,22 @@ class Quiet(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@contextmanager
+def serving(handler: type[Quiet]) -> Iterator[int]:
+    """Serve on a free port, which is yielded."""
+    with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
 def test_a_taken_port_and_a_server_that_answers_are_seen(monkeypatch):
     class Healthy(Quiet):
         def do_GET(self) -> None:
             self.send_response(200 if self.path == "/health" else 404)
             self.end_headers()
 
-    with http.server.HTTPServer(("127.0.0.1", 0), Healthy) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        port = server.server_address[1]
+    with serving(Healthy) as port:
         monkeypatch.setattr(services, "PORTS", {"MLflow": port, "Prefect": port})
         ours, foreign = services.ports(params())
         assert (ours.is_fit, ours.message) == (True, f"MLflow answers on 127.0.0.1:{port}")
@@ -105,7 +111,6 @@ def test_a_taken_port_and_a_server_that_answers_are_seen(monkeypatch):
         assert (foreign.is_fit, foreign.message) == (None, used)
         asked = params(tracking__uri=f"http://127.0.0.1:{port}")
         assert next(services.tracking_server(asked)).is_fit
-        server.shutdown()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setattr(services, "PORTS", {"MLflow": free.getsockname()[1]})
@@ -138,15 +143,14 @@ def test_a_prefect_server_without_a_worker_or_unknown_to_the_shell_is_seen(monke
     services.SOURCED.touch()
     (silent,) = services.prefect_server(params())
     assert "`source work/services/env` sets PREFECT_API_URL" in silent.advice
-    with http.server.HTTPServer(("127.0.0.1", 0), Prefect) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{server.server_address[1]}/api")
+    with serving(Prefect) as port:
+        monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{port}/api")
         assert [f.is_fit for f in services.prefect_server(params())] == [True, None]
         status[0] = "ONLINE"
         assert [f.is_fit for f in services.prefect_server(params())] == [True, True]
         monkeypatch.delenv("PREFECT_API_URL")
         killed = subprocess.Popen(["sleep", "60"])
-        started = {"prefect": {"port": server.server_address[1]}, "worker": {"pid": killed.pid}}
+        started = {"prefect": {"port": port}, "worker": {"pid": killed.pid}}
         (services.SOURCED.parent / "services.json").write_text(json.dumps(started))
         named, _ = services.prefect_server(params())
         assert named.is_fit is None
@@ -156,7 +160,6 @@ def test_a_prefect_server_without_a_worker_or_unknown_to_the_shell_is_seen(monke
         killed.wait()
         _, worker = services.prefect_server(params())
         assert worker.is_fit is None and "has ended" in worker.message
-        server.shutdown()
 
 
 def test_a_card_whose_logits_are_off_by_more_than_rounding_is_unfit():

@@ -1,8 +1,4 @@
-"""The cost model against figures computed by hand for LLaDA-8B at a prompt of 200 and 256
-tokens.
-"""
-
-from __future__ import annotations
+"""The cost model against figures by hand for LLaDA-8B, at a prompt of 200 and 256 tokens."""
 
 import json
 import re
@@ -28,6 +24,7 @@ from dopsd.algorithms.spg.config import SpgConfig
 from dopsd.cli.main import main
 from dopsd.config import profiles
 from dopsd.config.loading import checked, load_params
+from dopsd.config.params import Params
 from dopsd.config.params_file import with_changes
 from dopsd.core.errors import DopsdError
 from dopsd.models.config import AdapterConfig, ModelConfig
@@ -43,9 +40,16 @@ from dopsd.training.trainer import Trainer
 TOKENS = 400
 
 
-def params(preset: str = "reference", hardware: str = "1x80gb", *changes: str):
+FACTS = Facts(attempts=1.8, test=1319)
+
+
+def params(*changes: str, preset: str = "reference", hardware: str = "1x80gb") -> Params:
     raw = with_changes(profiles.resolve("llada-8b-gsm8k", preset, hardware), list(changes))
     return checked(raw, Path("p"))
+
+
+def cost(*changes: str, facts: Facts = FACTS, **profile: str) -> Cost:
+    return estimate(params(*changes, **profile), LladaConfig(), facts)
 
 
 def test_flops_and_parameters_are_those_of_the_shape():
@@ -122,38 +126,33 @@ def test_a_denoising_step_also_computes_the_adapter_and_the_head_at_its_masks():
 
 
 def test_a_run_is_its_rollouts_states_and_evaluations():
-    cost = estimate(params(), LladaConfig(), Facts(attempts=1.8, test=1319))
+    found = cost()
     step, plain = 6.645e12, 6.492e12  # of one row, with the adapter and without
     trajectories = 500 / 4 * 4  # 125 collects of 4 prompts feed 4 updates each
-    assert cost.rollouts == pytest.approx(trajectories * 1.8 * 128 * step / 1e15, rel=0.01)
-    assert cost.training == pytest.approx(trajectories * 112 * 19.98e12 / 1e15, rel=0.01)
+    assert found.rollouts == pytest.approx(trajectories * 1.8 * 128 * step / 1e15, rel=0.01)
+    assert found.training == pytest.approx(trajectories * 112 * 19.98e12 / 1e15, rel=0.01)
     at_512 = Shape(LladaConfig(), 0).answer(200, params().evaluate.protocols["512"])
     adapters = 256 * 2 * 712 * 167.8e6
     tests = 1319 * (128 * (step + plain) + 2 * at_512 + adapters)
     selection = 256 * 128 * (20 * step + plain)  # 20 checkpoints and the base
-    assert cost.selection == pytest.approx(selection / 1e15, rel=0.01)
-    assert cost.test == pytest.approx(tests / 1e15, rel=0.01)
-    on_test = estimate(
-        params("reference", "1x80gb", "select.split=test"), LladaConfig(), Facts(1.8, test=1319)
-    )
-    assert on_test.selection == pytest.approx(cost.selection * 1319 / 256)
-    assert on_test.test == pytest.approx(cost.test - 1319 * 128 * (step + plain) / 1e15, rel=0.01)
-    one_update_a_trajectory = estimate(
-        params("paper"), LladaConfig(), Facts(attempts=1.8, test=1319)
-    )
-    assert one_update_a_trajectory.rollouts == pytest.approx(4 * cost.rollouts)
+    assert found.selection == pytest.approx(selection / 1e15, rel=0.01)
+    assert found.test == pytest.approx(tests / 1e15, rel=0.01)
+    on_test = cost("select.split=test")
+    assert on_test.selection == pytest.approx(found.selection * 1319 / 256)
+    assert on_test.test == pytest.approx(found.test - 1319 * 128 * (step + plain) / 1e15, rel=0.01)
+    one_update_a_trajectory = cost(preset="paper")
+    assert one_update_a_trajectory.rollouts == pytest.approx(4 * found.rollouts)
 
 
 def test_recordings_are_the_bases_answers_to_all_training_problems_one_token_a_step():
-    settings = params("reference", "1x80gb", "matrix.methods=[d3llm]")
-    cost = estimate(settings, LladaConfig(), Facts(attempts=1.8, test=1319))
+    settings = params("matrix.methods=[d3llm]")
+    found = estimate(settings, LladaConfig(), FACTS)
     wrong = 0.4453  # 1 + 0.4453 + ... + 0.4453^7 = 1.8 attempts; five tries take 1.771
-    answer = Shape(LladaConfig(), 0).answer(
-        200, settings.sampling.model_copy(update={"steps": 256})
-    )
+    sampling = settings.sampling.model_copy(update={"steps": 256})
+    answer = Shape(LladaConfig(), 0).answer(200, sampling)
     assert fails(1.8, 8) == pytest.approx(wrong, abs=0.001)
-    assert cost.recording == pytest.approx((7473 - 256) * 1.771 * answer / 1e15, rel=0.001)
-    assert cost.total == cost.run + cost.recording
+    assert found.recording == pytest.approx((7473 - 256) * 1.771 * answer / 1e15, rel=0.001)
+    assert found.total == found.run + found.recording
 
 
 def test_processes_with_few_problems_wait_for_each_other():
@@ -161,19 +160,16 @@ def test_processes_with_few_problems_wait_for_each_other():
     assert rounds(2, 2, 0.5, 1) == pytest.approx(3)  # two attempts, each again with 0.5
     assert rounds(2, 2, 0.5, 2) == pytest.approx(1 + 0.25 + 0.5)
     assert rounds(1, 8, 0.9, 8) == 1  # attempts ahead: all at once
-    four = estimate(params("reference", "4x80gb"), LladaConfig(), Facts(attempts=1.8, test=1319))
+    four = cost(hardware="4x80gb")
     assert 0.3 < four.rollout_share < 0.34
     assert four.longest(4) > four.total / 4
-    many = params("reference", "4x80gb", "train.prompts_per_collect=1100")
-    assert estimate(many, LladaConfig(), Facts(1.8, test=1319)).rollout_share == 0.25
+    assert cost("train.prompts_per_collect=1100", hardware="4x80gb").rollout_share == 0.25
 
 
 def test_a_matrix_has_sums_and_no_run_without_solutions(capsys):
     words = ["--profile", "llada-8b-countdown", "--hardware", "8x80gb", "--set"]
-    assert (
-        main(["estimate", *words, "matrix.methods=[sft, d_opsd]", "--set", "matrix.seeds=[0,1]"])
-        == 0
-    )
+    words += ["matrix.methods=[sft, d_opsd]", "--set", "matrix.seeds=[0,1]"]
+    assert main(["estimate", *words]) == 0
     said = capsys.readouterr().out
     each = re.search(r"1 x h100-80gb: about ([0-9.]+) hours", said)[1]
     total = re.search(
@@ -185,44 +181,34 @@ def test_a_matrix_has_sums_and_no_run_without_solutions(capsys):
 
 
 def test_more_micro_batch_states_need_more_memory_and_nf4_less():
-    facts = Facts(attempts=1.8, test=1319)
-    plain = estimate(params(), LladaConfig(), facts).memory
+    plain = cost().memory
     assert plain["weights"] == pytest.approx(16.03, abs=0.01)
     assert plain["adapter and optimizer"] == pytest.approx(16 * 0.1678, abs=0.01)
     # GB: activations of 28 x 32 x 4096 bytes a token, the adapter in bfloat16, logits
     assert plain["work"] == pytest.approx(8 * 456 * 3.67e-3 + 0.34 + 0.32, rel=0.01)
-    eager = estimate(
-        params("reference", "1x80gb", "model.kernels=torch"), LladaConfig(), facts
-    ).memory  # 38, and 8 for the inputs and masks of adapters with dropout
+    # 38, and 8 for the inputs and masks of adapters with dropout
+    eager = cost("model.kernels=torch").memory
     assert eager["work"] - plain["work"] == pytest.approx(8 * 456 * 18 * 32 * 4096 / 1e9)
-    small = estimate(
-        params("reference", "1x80gb", "model.quantization=nf4"), LladaConfig(), facts
-    ).memory
+    small = cost("model.quantization=nf4").memory
     assert small["weights"] < 0.4 * plain["weights"]
 
 
 def test_all_weights_have_copies_gradients_and_moments_of_their_own():
     """8.016e9 weights: 2 bytes to compute with, 4 + 4 + 8 for copy, gradient and moments."""
-    facts = Facts(attempts=1.8, test=1319)
-
-    def cost(*changes: str) -> Cost:
-        changed = params("reference", "1x80gb", "train.weights=all", *changes)
-        return estimate(changed, LladaConfig(), facts)
-
-    off = "method.d_opsd.teacher_dropout=false"
-    memory, gigabytes = cost(off, "method.d_opsd.teacher=base").memory, 8.015581184
+    off = "train.weights=all", "method.d_opsd.teacher_dropout=false"
+    memory, gigabytes = cost(*off, "method.d_opsd.teacher=base").memory, 8.015581184
     assert memory["weights"] == pytest.approx(2 * gigabytes, rel=1e-3)
     assert memory["all weights and optimizer"] == pytest.approx(16 * gigabytes)
     assert memory["frozen copy"] == pytest.approx(2 * gigabytes)
-    average = cost(off, "method.d_opsd.teacher=ema").memory
+    average = cost(*off, "method.d_opsd.teacher=ema").memory
     assert average["moving average"] == pytest.approx(4 * gigabytes)
     assert "frozen copy" not in average
-    alone = cost(off, "matrix.methods=[just_grpo]").memory
+    alone = cost(*off, "matrix.methods=[just_grpo]").memory
     assert alone.keys() == {"weights", "all weights and optimizer", "work"}
     blocks = 2 * 456 * 32 * (4 * 4096**2 + 3 * 4096 * 12288)  # of a forward's products
     shape, adapted = (Shape(LladaConfig(), n) for n in (0, 1))
     assert shape.state(456, False) - adapted.state(456, False) == pytest.approx(blocks, rel=1e-6)
-    said = lines(cost(off), 1, ["h100-80gb"], Facts(8.0, 1))
+    said = lines(cost(*off), 1, ["h100-80gb"], Facts(8.0, 1))
     assert "DOES NOT FIT 80 GB: train.weights: lora" in said[-1]
 
 
@@ -260,8 +246,7 @@ def test_bytes_of_a_layer_are_those_that_autograd_keeps(trains_all: bool, kernel
 def test_many_rollouts_need_the_memory_of_their_blocks_and_few_that_of_their_logits():
     def work(rows: int) -> float:
         small = "train.micro_batch_states=1", "train.gradient_checkpointing=true"
-        changed = params("reference", "1x80gb", f"sampling.batch_size={rows}", *small)
-        return estimate(changed, LladaConfig(), Facts(attempts=1.8, test=1319)).memory["work"]
+        return cost(f"sampling.batch_size={rows}", *small).memory["work"]
 
     assert work(64) == pytest.approx(64 * 456 * 4096 * 24 / 1e9)
     assert work(128) == pytest.approx(2 * work(64))
@@ -269,20 +254,15 @@ def test_many_rollouts_need_the_memory_of_their_blocks_and_few_that_of_their_log
 
 
 def test_what_does_not_fit_is_reported():
-    said = lines(
-        Cost(1.0, 1.0, 1.0, 1.0, {"weights": 90.0}, rollout_share=0.5),
-        2,
-        ["h100-80gb", "h200"],
-        Facts(8.0, 1),
-    )
+    cost = Cost(1.0, 1.0, 1.0, 1.0, {"weights": 90.0}, rollout_share=0.5)
+    said = lines(cost, 2, ["h100-80gb", "h200"], Facts(8.0, 1))
     assert "DOES NOT FIT 80 GB" in said[3] and "; fits" in said[4]
     assert "2 x h200: about 0 minutes at 50%" in said[4]
 
 
 def test_small_costs_have_two_digits():
-    said = lines(
-        Cost(0.0042, 0.001, 0.0, 0.002, {"weights": 0.0421, "work": 0.1}), 1, [], Facts(8.0, 1)
-    )
+    cost = Cost(0.0042, 0.001, 0.0, 0.002, {"weights": 0.0421, "work": 0.1})
+    said = lines(cost, 1, [], Facts(8.0, 1))
     assert said[0].startswith("0.0072 PFLOP = 0.0042 rollouts + 0.001 training + 0 checkpoints")
     assert said[2] == "memory of each process: about 0.14 GB (weights 0.042, work 0.1)"
 
@@ -296,8 +276,7 @@ def test_a_base_between_two_measured_sizes_uses_a_share_between_theirs():
 def test_a_loss_over_whole_completions_has_more_logits_than_one_over_a_block():
     def work(method: str) -> float:
         settings = f"matrix.methods=[{method}]", f"method.{method}.train.lora=null"
-        changed = params("reference", "1x80gb", *settings)
-        return estimate(changed, LladaConfig(), Facts(attempts=1.8, test=1319)).memory["work"]
+        return cost(*settings).memory["work"]
 
     entries = 8 * 126_464 / 1e9  # of 8 sequences
     for method, size in {"espo": 256 * 12, "spg": 256 * 12, "wd1": 256 * 12}.items():
@@ -309,23 +288,22 @@ def test_a_loss_over_whole_completions_has_more_logits_than_one_over_a_block():
 def test_rollouts_and_updates_of_a_method_are_its_own_forwards():
     """For 64 updates: 256 tokens, 128 steps; operations of one sequence from the shape."""
 
-    def cost(method: str) -> Cost:
-        settings = f"matrix.methods=[{method}]", f"method.{method}.train.updates=64"
-        changed = params("reference", "1x80gb", *settings)
-        assert vars(changed.method)[method].train.lora is None
-        return estimate(changed, LladaConfig(), Facts(attempts=1.8, test=1319))
+    def of(method: str) -> Cost:
+        settings = params(f"matrix.methods=[{method}]", f"method.{method}.train.updates=64")
+        assert vars(settings.method)[method].train.lora is None
+        return estimate(settings, LladaConfig(), FACTS)
 
     shape = Shape(LladaConfig(), lora_parameters(LladaConfig(), params()))
     trained, plain = shape.trained(456, False) / 1e15, shape.forward(456) / 1e15
-    found = cost("spg")  # 16 collects of 16 problems, 6 rollouts, 2 masks in each of 4 updates
+    found = of("spg")  # 16 collects of 16 problems, 6 rollouts, 2 masks in each of 4 updates
     answer = 128 * shape.denoising_step(456, masked=17) / 1e15
     assert found.rollouts == pytest.approx(16 * 16 * 6 * answer)
     assert found.training == pytest.approx(16 * 16 * 6 * 4 * 2 * trained)
-    found = cost("just_grpo")  # 64 collects of 64 problems, 16 rollouts of 256 steps and positions
+    found = of("just_grpo")  # 64 collects of 64 problems, 16 rollouts of 256 steps and positions
     answer = 256 * shape.denoising_step(456, masked=1) / 1e15
     assert found.rollouts == pytest.approx(64 * 64 * 16 * answer)
     assert found.training == pytest.approx(64 * 64 * 16 * 256 * trained)
-    found = cost("trace_rl")  # 8 collects of 32 problems, 8 rollouts of 16 states
+    found = of("trace_rl")  # 8 collects of 32 problems, 8 rollouts of 16 states
     assert found.training == pytest.approx(8 * 32 * 8 * 16 * (trained + plain))
 
 
@@ -376,16 +354,13 @@ def test_every_method_of_the_matrix_has_an_estimate_if_it_counts_its_forwards(ca
 
 
 def test_answers_that_end_early_cost_what_they_take():
-    whole = Facts(attempts=1.8, test=1319)
-    early = Facts(attempts=1.8, test=1319, used=64)
-    every, ended = (estimate(params(), LladaConfig(), facts) for facts in (whole, early))
+    every, ended = cost(), cost(facts=Facts(attempts=1.8, test=1319, used=64))
     assert ended.selection / every.selection == pytest.approx(64 / 256)  # of the protocol 256
     assert ended.test < every.test / 4  # that of 512 tokens takes 64 of them too
     assert ended.rollouts == every.rollouts  # sampling.stop_after_eos is off
 
 
-def test_the_length_of_answers_is_that_of_the_base_that_was_evaluated(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_length_of_answers_is_that_of_the_base_that_was_evaluated(here):
     assert facts_of(params(), "gsm8k").used is None
     Path("runs/gsm8k").mkdir(parents=True)
     Path("runs/gsm8k/base.json").write_text(json.dumps({"256": {"steps": 96.0}}))
@@ -399,14 +374,11 @@ def test_making_the_base_of_an_autoregressive_model_is_counted():
     changes = ["adapt.tasks=[gsm8k]", "adapt.source=models/x", "adapt.learn={train: {updates: 10}}"]
     shape = Shape(LladaConfig(), 0)
     text = 6 * 456 * shape.block_parameters + 3 * shape.attention(456, 456)
-    found = estimate(params("reference", "1x80gb", *changes), LladaConfig(), Facts(1.8, 1319))
-    sampled = shape.answer(200, params("reference", "1x80gb").sampling)
+    found = cost(*changes)
+    sampled = shape.answer(200, params().sampling)
     look = 32 * 3 * text / 3 + sampled  # forwards alone, and an answer; before, and at the last
     assert found.adapting * 1e15 == pytest.approx(640 * text + 2 * look)
-    changes.append(
-        "adapt.distill={train: {updates: 5}}"
-    )  # an answer, and a state of it, seen twice
-    both = estimate(params("reference", "1x80gb", *changes), LladaConfig(), Facts(1.8, 1319))
-    assert (both.adapting - found.adapting) * 1e15 == pytest.approx(
-        320 * (sampled + text + shape.forward(456))
-    )
+    both = cost(*changes, "adapt.distill={train: {updates: 5}}")
+    # an answer, and a state of it, seen twice
+    distilled = 320 * (sampled + text + shape.forward(456))
+    assert (both.adapting - found.adapting) * 1e15 == pytest.approx(distilled)

@@ -1,7 +1,5 @@
 """A merged export, written shard by shard, is the model that transformers would write whole."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +17,7 @@ from dopsd.models.llada import LladaConfig, LladaForMaskedLM
 from dopsd.models.llm_policy import load_policy
 from dopsd.models.lora import adapter_tensors, load_adapter, save_config
 from dopsd.models.memory import held, is_measurable, peak
-from dopsd.models.merged_files import adapted_layers
+from dopsd.models.merged_files import Rounding, adapted_layers
 from dopsd.models.text import build_tokenizer
 from dopsd.pipeline.checkpoints import export
 
@@ -40,7 +38,7 @@ def saved(folder: Path, model: LladaForMaskedLM, shard: str = "16KB") -> Path:
     return folder
 
 
-def merged(folder: Path, dtype: str) -> export.Rounding:
+def merged(folder: Path, dtype: str) -> Rounding:
     return export.write_merged(
         ModelConfig(path=str(folder / "base")), folder / "adapter", folder / "out", dtype
     )

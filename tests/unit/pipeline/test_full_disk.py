@@ -1,7 +1,5 @@
 """A disk that fills while DVC copies results: it is named, and no part of a copy stays."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -12,7 +10,6 @@ from pathlib import Path
 
 import forks
 import pytest
-from conftest import ROOT
 
 pytestmark = pytest.mark.full
 
@@ -40,7 +37,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     return tmp_path
 
 

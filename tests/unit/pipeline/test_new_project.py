@@ -1,7 +1,5 @@
 """`dopsd init`: a whole project in a new folder, or one line and nothing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -14,10 +12,7 @@ from conftest import ROOT
 from dopsd.cli.main import main
 from dopsd.pipeline import new_project
 
-
-@pytest.fixture(autouse=True)
-def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def git(*words: str) -> str:
@@ -68,7 +63,7 @@ def test_a_project_in_a_repository_belongs_to_it_takes_a_profile_and_stages_noth
 
 
 @pytest.mark.full
-def test_a_clone_has_the_bytes_whatever_git_does_with_line_ends(monkeypatch, capsys):
+def test_a_clone_has_the_bytes_whatever_git_does_with_line_ends(monkeypatch, refusal):
     assert main(["init", "mine"]) == 0
     monkeypatch.chdir("mine")
     git("add", "-A")
@@ -80,8 +75,7 @@ def test_a_clone_has_the_bytes_whatever_git_does_with_line_ends(monkeypatch, cap
             assert Path("..", autocrlf, name).read_bytes() == Path(name).read_bytes(), name
     config = Path("base/sudoku/config.json")
     config.write_bytes(config.read_bytes().replace(b"\n", b"\r\n"))  # of an older project
-    assert main(["check"]) == 2
-    assert f"{config}: git gave it other line ends (core.autocrlf)" in capsys.readouterr().err
+    assert f"{config}: git gave it other line ends (core.autocrlf)" in refusal("check")
 
 
 @pytest.mark.parametrize(
@@ -98,12 +92,11 @@ def test_a_clone_has_the_bytes_whatever_git_does_with_line_ends(monkeypatch, cap
         (["mine", "--preset", "small"], "--preset and --hardware need a profile"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(words, message, capsys):
+def test_bad_input_is_one_line_and_leaves_nothing(words, message, refusal):
     Path("full").mkdir()
     Path("full/file").touch()
     Path("dangling").symlink_to("nowhere")
-    assert main(["init", *words]) == 2
-    said = capsys.readouterr().err
+    said = refusal("init", *words)
     assert message in said and len(said.splitlines()) == 1
     assert sorted(p.name for p in Path().rglob("*")) == ["dangling", "file", "full"]
 
@@ -121,10 +114,9 @@ def test_folders_have_the_mode_of_the_umask_and_odd_names_work(capsys):
     assert f"  cd ./{name}\n" in capsys.readouterr().out
 
 
-def test_without_git_nothing_is_written(monkeypatch, capsys):
+def test_without_git_nothing_is_written(monkeypatch, refusal):
     monkeypatch.setenv("PATH", "")
-    assert main(["init", "mine"]) == 2
-    assert capsys.readouterr().err == "dopsd: init: git is not installed; install git (D708)\n"
+    assert refusal("init", "mine") == "dopsd: init: git is not installed; install git (D708)\n"
     assert [*Path().iterdir()] == []
 
 

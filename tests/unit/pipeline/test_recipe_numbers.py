@@ -7,8 +7,6 @@ So does a new algorithm, and another value in its section of params.yaml. REWRIT
 writes all digests on a processor that rounds otherwise than the file's.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,8 +1,5 @@
 """recipes.yaml, on which DVC's stages depend: the numbers of this code and of plug-ins."""
 
-from __future__ import annotations
-
-import os
 import shutil
 import subprocess
 import sys
@@ -88,8 +85,7 @@ def test_the_file_is_written_by_the_one_writer_alone():
     """Another process holds the workspace: recipes.yaml stays as it is until its turn comes."""
     with WriterLock("other"):
         command = [sys.executable, "-m", "dopsd", "repro", "--dry"]
-        env = os.environ | {"PYTHONPATH": str(ROOT)}
-        waiting = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+        waiting = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert waiting.stderr and "waiting" in waiting.stderr.readline()
         was_written = FILE.exists()
     waiting.terminate()

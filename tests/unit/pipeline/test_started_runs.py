@@ -1,7 +1,5 @@
 """A run that started from a checkpoint: its curve begins there, and its start is named."""
 
-from __future__ import annotations
-
 import hashlib
 import html
 import json
@@ -107,8 +105,7 @@ def test_the_report_says_where_training_began(started):
     assert beginning(facts.curve[1:], "x") == "training began at x, not evaluated"
 
 
-def test_a_comparison_names_the_start_and_what_it_had_cost(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_comparison_names_the_start_and_what_it_had_cost(here):
     finished("sft", 0, {"a": 0.5, "b": 0.5}, seconds=[3.0, 4.0])
     finished("d_opsd", 0, {"a": 1.0, "b": 0.5}, seconds=[5.0, 5.0])
     (SFT / "best/adapter_model.safetensors").write_bytes(WEIGHTS)
@@ -141,8 +138,7 @@ def test_a_comparison_names_the_start_and_what_it_had_cost(tmp_path, monkeypatch
     assert "those of the start, which are not known here." in compare.compare(params, names)
 
 
-def test_costs_of_a_start_include_those_of_its_own_start(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_costs_of_a_start_include_those_of_its_own_start(here):
     for method, before in (("rft", ""), ("sft", "rft"), ("d_opsd", "sft")):
         finished(method, 0, {"a": 1.0})
         folder = Path("runs/sudoku") / method / "0"
@@ -154,8 +150,7 @@ def test_costs_of_a_start_include_those_of_its_own_start(tmp_path, monkeypatch):
     assert start and start.costs and (start.costs["updates"], start.costs["rollouts"]) == (4, 8)
 
 
-def test_all_weights_against_an_adapter_is_the_first_limit(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_all_weights_against_an_adapter_is_the_first_limit(here):
     for method in ("sft", "d_opsd"):
         finished(method, 0, {"a": 1.0, "b": 0.5})
     trained_with("sft", 0, train={"weights": "all", "learning_rate": 1e-3})

@@ -1,11 +1,10 @@
 """Settings and recipes that change while DVC runs a stage: its result is not recorded as theirs."""
 
-from __future__ import annotations
-
-import os
+import re
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -41,8 +40,7 @@ sys.exit(main(["train", *sys.argv[1:]]))
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def stage(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DVC_STAGE, "train@sudoku")
     write_params()
     Path("dvc.yaml").write_text(PIPELINE)
@@ -58,16 +56,10 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_only_what_the_stage_declares_counts(stage, edit, named):
-    if not named:
-        with unchanged(Path("params.yaml"), load_params()):
-            edit()
-        return
-    with pytest.raises(DopsdError) as error, unchanged(Path("params.yaml"), load_params()):
+    said = pytest.raises(DopsdError, match=re.escape(f"train: {named} changed during the stage"))
+    with said if named else nullcontext() as error, unchanged(Path("params.yaml"), load_params()):
         edit()
-    assert (
-        str(error.value).startswith(f"train: {named} changed during the stage")
-        and error.value.exit_code == 2
-    )
+    assert error is None or error.value.exit_code == 2
 
 
 @pytest.mark.full
@@ -77,17 +69,11 @@ def test_dvc_does_not_record_settings_that_were_written_in_the_middle_of_trainin
     Path("train.py").write_text(TRAIN)
     Path("dvc.yaml").write_text(PIPELINE.replace("method.${item.task}", "matrix") % sys.executable)
     shutil.copyfile(ROOT / "recipes.yaml", "recipes.yaml")
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
     def repro() -> str:
-        return subprocess.run(
-            [sys.executable, "-m", "dvc", "repro"],
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        ).stdout
+        words = [sys.executable, "-m", "dvc", "repro"]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.run(words, text=True, check=False, **streams).stdout
 
     said = repro()
     assert "params.yaml (train) changed during the stage" in said and "exited with 2" in said

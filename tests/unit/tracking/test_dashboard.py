@@ -1,7 +1,5 @@
 """The saved view of a task: own runs first, percent, colours of methods, and a readable axis."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -99,10 +97,8 @@ def test_only_charts_that_some_run_fills_in_percent(client):
 
 
 def test_runs_have_the_colour_of_their_method_and_a_users_choice_stays(client):
-    runs = {
-        (method, seed): add_run(client, method, seed)
-        for method, seed in (("d_opsd", 0), ("d_opsd", 1), ("rft", 0), ("removed", 0))
-    }
+    cells = (("d_opsd", 0), ("d_opsd", 1), ("rft", 0), ("removed", 0))
+    runs = {cell: add_run(client, *cell) for cell in cells}
     client.set_tag(runs["rft", 0], "mlflow.runColor", "#123456")
     saved_view(client)
     colours = {name: client.get_run(run).data.tags["mlflow.runColor"] for name, run in runs.items()}
@@ -153,11 +149,9 @@ def test_two_published_runs_and_a_collapsed_one_on_a_real_server(finished, serve
     assert percent == 100 * share
     assert run.data.tags["protocol"] == "greedy"
     # the page that `make up` prints
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from pages import experiment_pages;"
-        " print(experiment_pages(sys.argv[2]))"
-    )
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import pages;"
+    code += " print(pages.experiment_pages(sys.argv[2]))"
     words = [sys.executable, "-c", code, str(ROOT / "infra/local"), server]
-    pages = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    pages = subprocess.check_output(words, text=True)
     page = link(server, run.info.experiment_id, "sudoku")
     assert "/runs?workflowType=machine_learning&" in page and f"'{page}'" in pages

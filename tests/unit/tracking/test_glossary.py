@@ -1,7 +1,5 @@
 """The glossary describes what is really logged, and nothing else; its sources exist."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from pkgutil import resolve_name
@@ -70,17 +68,14 @@ def test_what_evaluations_and_tests_write_is_in_the_glossary(finished):
 
 def test_what_comparisons_show_is_in_the_glossary(finished):
     params, run = load_params(), Finished("sudoku", "d_opsd", 0)
-    params = params.model_copy(
-        update={"compare": params.compare.model_copy(update={"baseline": "d_opsd"})}
-    )
+    section = params.compare.model_copy(update={"baseline": "d_opsd"})
+    params = params.model_copy(update={"compare": section})
     tables = comparison.values(params, [run])
     _, ablation = ablate.table(params, "divergence", {"first": [run], "second": [run]})
     rows = [row for rows in tables.values() for row in rows] + list(ablation.values())
     texts = {"run", "task", "method", "first", "second", "cost"}
-    check(
-        table("Comparisons"),
-        {name for row in rows for name in {*row, *row.get("cost", ())}} - texts,
-    )
+    names = {name for row in rows for name in {*row, *row.get("cost", ())}}
+    check(table("Comparisons"), names - texts)
 
 
 def test_a_run_that_the_test_set_selected_is_named_so():

@@ -1,13 +1,8 @@
-"""`dopsd push` and the hub's real client against a hub on 127.0.0.1: what arrives, and what is
-refused.
-"""
-
-from __future__ import annotations
+"""`dopsd push` and the hub's real client against a hub on 127.0.0.1."""
 
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import ROOT, write_params
+from conftest import write_params
 from hub_server import TOKEN, hub_server
 from huggingface_hub import constants, snapshot_download
 from peft import PeftModel
@@ -64,11 +59,8 @@ def test_the_card_has_the_results_of_the_run_as_the_hub_reads_them(finished, hub
     head = yaml.safe_load(card.split("---\n")[1])
     best = json.loads(Path("runs/sudoku/d_opsd/0/test/paired.json").read_text())["protocols"]
     best = best["greedy"]["best"]
-    assert (head["base_model"], head["library_name"], head["license"]) == (
-        "someone/base",
-        "peft",
-        "mit",
-    )
+    named = {"base_model": "someone/base", "library_name": "peft", "license": "mit"}
+    assert head.items() >= named.items()
     ((metric,),) = [result["metrics"] for result in head["model-index"][0]["results"]]
     assert metric["value"] == round(best["accuracy"], 4)
     low, high = best["interval"]
@@ -151,16 +143,13 @@ def test_a_dry_run_lists_the_files_and_reaches_no_server(finished, hub, monkeypa
     ],
 )
 def test_a_refusal_is_one_line_and_publishes_nothing(
-    finished, hub, capsys, pattern, status, code, words
+    finished, hub, capsys, monkeypatch, pattern, status, code, words
 ):
     hub.failing = {pattern: status}
     assert main(["push", REPO]) == code
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line.startswith(f"dopsd: push: {REPO}: {status}") and words in line
     assert REPO not in hub.repos or hub.commits(REPO) == 0
-
-
-def test_a_network_that_is_down_is_temporary(finished, hub, monkeypatch, capsys):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     assert main(["push", REPO]) == 75
     assert "no answer from http://127.0.0.1:9" in capsys.readouterr().err.splitlines()[-1]
@@ -182,12 +171,11 @@ def damage(name: str) -> None:
     ],
 )
 def test_what_cannot_be_trusted_is_refused_before_anything_is_sent(
-    finished, hub, capsys, spoil, words, monkeypatch, tmp_path
+    finished, hub, refusal, spoil, words, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
     spoil()
-    assert main(["push", REPO]) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
+    lines = refusal("push", REPO).strip().splitlines()
     assert words in lines[-1] and hub.requests == []
 
 
@@ -211,16 +199,14 @@ def same(folder: Path) -> bool:
 
 
 def test_a_private_push_never_goes_to_a_public_repository_nor_over_another_kind(
-    finished, hub, capsys
+    finished, hub, refusal
 ):
     assert main(["push", REPO, "--public"]) == 0 and not hub.repos[REPO].is_private
-    assert main(["push", REPO]) == 2
-    assert "is public; give --public" in capsys.readouterr().err
-    assert main(["push", REPO, "--revision", "new"]) == 2
-    assert "is public; give --public" in capsys.readouterr().err
+    assert "is public; give --public" in refusal("push", REPO)
+    assert "is public; give --public" in refusal("push", REPO, "--revision", "new")
     assert list(hub.repos[REPO].branches) == ["main"]
-    assert main(["push", REPO, "--public", "--merged"]) == 2
-    assert "another kind of model" in capsys.readouterr().err and hub.commits(REPO) == 1
+    assert "another kind of model" in refusal("push", REPO, "--public", "--merged")
+    assert hub.commits(REPO) == 1
 
 
 def test_replaced_shards_leave_in_the_same_commit(finished, hub):
@@ -232,19 +218,18 @@ def test_replaced_shards_leave_in_the_same_commit(finished, hub):
     assert hub.commits(REPO) == 2 and "notes.txt" in hub.files(REPO)
 
 
-def test_an_adapter_of_others_is_refused(finished, hub, capsys):
+def test_an_adapter_of_others_is_refused(finished, hub, refusal):
     shutil.copytree(BEST, "other")
     rewrite(Path("other/adapter_config.json"), use_dora=True)
     seal = {p.name: sha256(p) for p in Path("other").iterdir() if p.name in FILES}
     Path("other/digests.json").write_text(json.dumps(seal))
-    assert main(["push", REPO, "--adapter", "other"]) == 2
-    assert re.search("only plain LoRA", capsys.readouterr().err) and hub.requests == []
+    assert "only plain LoRA" in refusal("push", REPO, "--adapter", "other") and hub.requests == []
 
 
 @pytest.mark.full
 def test_the_command_needs_only_its_environment(finished):
     with hub_server() as hub:
-        env = os.environ | {"HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN, "PYTHONPATH": str(ROOT)}
+        env = os.environ | {"HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN}
         env |= {"HF_HUB_DISABLE_XET": "1", "HF_HOME": str(finished / "hf")}
         env.pop("HF_HUB_OFFLINE", None)
         words = [sys.executable, "-m", "dopsd", "push", REPO]

@@ -1,8 +1,4 @@
-"""The champion behind MLflow's own model server: it answers as dopsd does, and refuses what is not
-the run's.
-"""
-
-from __future__ import annotations
+"""The champion behind MLflow's own model server, and runs that trained all weights."""
 
 import json
 import os
@@ -18,17 +14,22 @@ from urllib.request import Request, urlopen
 
 import pandas
 import pytest
-from conftest import ROOT, as_before, built_once, write_params
+import torch
+from conftest import STAGES, as_before, built_once, in_copy, work_in_copy, write_params
 from ports import free_port, until_healthy
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from dopsd.api.policy import load_policy
 from dopsd.api.sampling import sample, trace
 from dopsd.api.settings import run_settings
 from dopsd.cli.main import main
+from dopsd.config.loading import load_params
 from dopsd.core.errors import DopsdError
 from dopsd.models.adapter_files import ADAPTER
+from dopsd.models.checkpoint_files import INDEX
 from dopsd.serving.loader import BASE, _load_pyfunc
 from dopsd.tracking.client import connect, tracking_uri
+from dopsd.tracking.log_uploader import identity
 
 pytestmark = pytest.mark.full
 
@@ -39,20 +40,23 @@ FILES |= {"registered_model_meta"}  # MLflow writes it beside the copy
 
 
 def published(folder: Path, *others: Path) -> None:
-    """Make a copy of a finished run with the published champion, and with the artifacts of it in
-    champion, as the model server downloads them.
-    """
-    import mlflow
-
+    """Copy a finished run, and publish its champion."""
     for other in others:
         target = folder / other.name if other.is_file() else folder
         (shutil.copyfile if other.is_file() else shutil.copytree)(other, target)
     with as_before(), chdir(folder):
         os.environ.pop("MLFLOW_TRACKING_URI", None)
-        write_params(tracking__enabled=True)
-        assert main(["publish"]) == 0
-        mlflow.set_tracking_uri(tracking_uri(None))
-        mlflow.artifacts.download_artifacts(CHAMPION, dst_path="champion")
+        publish()
+
+
+def publish(**settings: object) -> str:
+    """Publish the run of this folder; return the champion as a server has it."""
+    import mlflow
+
+    write_params(**settings, tracking__enabled=True)
+    assert main(["publish"]) == 0
+    mlflow.set_tracking_uri(tracking_uri(None))
+    return mlflow.artifacts.download_artifacts(CHAMPION, dst_path="champion")
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +71,7 @@ def published_once(finished_once: Path, empty_database: Path, tmp_path_factory) 
 @pytest.fixture
 def champion(published_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The artifacts of the champion, in a copy of the project."""
-    shutil.copytree(published_once, tmp_path / "project")
-    monkeypatch.chdir(tmp_path / "project")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return tmp_path / "project/champion"
+    return work_in_copy(published_once, tmp_path, monkeypatch) / "champion"
 
 
 @pytest.fixture
@@ -154,7 +155,7 @@ def served() -> Iterator[tuple[str, subprocess.Popen[str]]]:
     env = os.environ | {"MLFLOW_TRACKING_URI": tracking_uri(None), "PATH": path}
     with Path("serve.log").open("w") as out:
         options = {"stdout": out, "stderr": out, "text": True, "start_new_session": True}
-        process = subprocess.Popen(words, env=env | {"PYTHONPATH": str(ROOT)}, **options)
+        process = subprocess.Popen(words, env=env, **options)
     try:
         yield f"http://127.0.0.1:{port}", process
     finally:
@@ -178,9 +179,8 @@ def test_mlflow_serves_the_champion_and_refuses_a_tampered_one(in_store):
         params = {"temperature": 0.9, "seed": 3}
         answer = ask(address, {"dataframe_split": table, "params": params})
         assert answer == {"predictions": [{"text": warm[0]}]}
-        answer = ask(
-            address, {"dataframe_records": [{"prompt": PUZZLE}], "params": {"trace": True}}
-        )
+        records = [{"prompt": PUZZLE}]
+        answer = ask(address, {"dataframe_records": records, "params": {"trace": True}})
         assert answer == {"predictions": [{"text": greedy[0], "trace": greedy[1]}]}
         assert ask(address, {"prompt": PUZZLE, **params}) == [{"text": warm[0]}]
         with pytest.raises(HTTPError) as refused:
@@ -191,3 +191,85 @@ def test_mlflow_serves_the_champion_and_refuses_a_tampered_one(in_store):
         assert process.wait(600) != 0
     lines = [line for line in Path("serve.log").read_text().splitlines() if line[:6] == "dopsd:"]
     assert len(lines) == 1 and "does not match the digest" in lines[0]
+
+
+BEST = Path("runs/sudoku/d_opsd/0/best")
+IDS = torch.arange(5, 21)[None]
+ALL = {"train__weights": "all", "train__learning_rate": 0.01}
+
+
+@pytest.fixture(scope="module")
+def trained(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+
+    def build(folder: Path) -> None:
+        with in_copy(prepared, folder):
+            write_params(**ALL)
+            for stage in STAGES:
+                assert main([stage]) == 0, stage
+
+    return built_once(tmp_path_factory, "all-weights", build) / "project"
+
+
+@pytest.fixture
+def whole(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work_in_copy(trained, tmp_path, monkeypatch)
+
+
+@torch.inference_mode()
+def logits(folder: Path | str, adapter: Path | None = None) -> torch.Tensor:
+    return load_policy(folder, adapter, device="cpu").core(input_ids=IDS).logits
+
+
+def test_an_export_is_a_model_of_plain_transformers_with_the_same_logits(whole, capsys, refusal):
+    words = ["export", "--adapter", str(BEST), "--out", "out"]
+    assert "leave out --merged" in refusal(*words, "--merged")
+    assert main(words) == 0
+    assert "rounding error is 0.000% of the training's change" in capsys.readouterr().err
+    plain = AutoModelForMaskedLM.from_pretrained("out").eval()
+    with torch.inference_mode():
+        assert torch.equal(plain(input_ids=IDS).logits, logits("base/sudoku", BEST))
+    assert not torch.equal(logits("base/sudoku", BEST), logits("base/sudoku"))
+    assert torch.equal(logits("out"), logits("base/sudoku", BEST))
+    AutoTokenizer.from_pretrained("out")
+    assert main(["export", "--adapter", str(BEST), "--out", "half", "--dtype", "bfloat16"]) == 0
+    said = capsys.readouterr().err
+    assert "rounding error is" in said and "0.000%" not in said
+
+
+def test_commands_on_one_checkpoint_take_it(whole, capsys, refusal):
+    for words in (["sample"], ["evaluate", "--json"]):
+        assert main([*words, "--adapter", str(BEST)]) == 0
+    said = capsys.readouterr().out
+    report = json.loads(said[said.index("{\n") :])
+    chosen = json.loads((BEST / "select.json").read_text())
+    assert report["accuracy"] == chosen["accuracy"]
+    assert "holds all weights" in refusal("evaluate", "--merged", "--adapter", str(BEST))
+    assert main(["summary"]) == 0
+
+
+def test_a_push_sends_one_model_and_the_report_names_all_weights(whole, capsys, refusal):
+    assert "leave out --merged" in refusal("push", "me/it", "--merged", "--dry-run")
+    assert main(["push", "me/it", "--dry-run"]) == 0
+    said = capsys.readouterr().err
+    assert "Training changes all of them." in Path("reports/sudoku-d_opsd-0.html").read_text()
+    names = {"config.json", "model.safetensors", "tokenizer.json", "README.md", "report.html"}
+    assert all(name in said for name in names) and "adapter_config.json" not in said
+
+
+def test_a_published_champion_is_served_and_its_card_names_all_weights(whole, empty_database):
+    shutil.copyfile(empty_database, "mlflow.db")
+    champion = publish(**ALL)
+    card = (Path(champion) / "README.md").read_text()
+    assert "All weights, trained from" in card and "LoRA: none: all weights trained" in card
+    assert "--merged" not in card
+    params = load_params()
+    logged = identity(params.run("sudoku", "d_opsd", 0), params.tracking).params
+    assert logged["train.weights"] == "all" and "lora.r" not in logged
+    answer = _load_pyfunc(champion).predict(pandas.DataFrame({"problem": [PUZZLE]}))
+    policy = load_policy("base/sudoku", BEST, device="cpu")
+    (rollout,) = sample(policy, [PUZZLE], run_settings("params.yaml"), 0.0, seed=0)
+    assert answer == [{"text": policy.text.decode(rollout.completion_ids)}]
+    index = Path(champion) / INDEX
+    index.write_text(index.read_text() + " ")
+    with pytest.raises(DopsdError, match="does not match the digest"):
+        _load_pyfunc(champion)

@@ -1,7 +1,6 @@
-"""The `python` of warm tests is like a new one: streams, folder, environment, exit and signals."""
+"""The `python` of warm tests is like a new one, and tests of tests/cuda run on a CPU, too."""
 
-from __future__ import annotations
-
+import json
 import os
 import signal
 import subprocess
@@ -9,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 from warm_python import warm_bin
 
-pytestmark = pytest.mark.full
 STAND_IN = """
 import os, sys, time
 print(sys.argv[1:], os.getcwd(), os.environ["WARM"], sys.stdin.read())
@@ -32,6 +31,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return os.environ | {"PATH": path, "PYTHONPATH": str(tmp_path), "WARM": "yes"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("words", [("dopsd",), ("python", "-m", "dopsd")])
 def test_a_command_ends_as_with_a_new_python(words, environment, tmp_path):
     (tmp_path / "here").mkdir()
@@ -45,6 +45,7 @@ def test_a_command_ends_as_with_a_new_python(words, environment, tmp_path):
     assert run(*words)[0] == 3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_reaches_the_command(number, environment, tmp_path):
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
@@ -54,3 +55,21 @@ def test_a_signal_reaches_the_command(number, environment, tmp_path):
     command.send_signal(number)
     assert command.wait(300) == -number
     command.stdout.close()
+
+
+@pytest.mark.nightly
+def test_they_pass_and_write_down_what_they_measure(tmp_path: Path):
+    """Without the killed run, which tests/e2e and tests/chaos have on a CPU."""
+    results = tmp_path / "results.jsonl"
+    out = subprocess.run(
+        [sys.executable, "-m", "pytest", "-m", "cuda", "tests/cuda", "-k", "not killed_training"],
+        cwd=ROOT,
+        env=os.environ | {"CUDA_TESTS_DEVICE": "cpu", "CUDA_TESTS_RESULTS": str(results)},
+        capture_output=True,
+        text=True,
+    )
+    assert out.returncode == 0, out.stdout[-3000:]
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    assert {line["test"].split(".py")[0] for line in lines} == {
+        path.stem for path in ROOT.glob("tests/cuda/test_*.py")
+    } - {"test_killed_training"}

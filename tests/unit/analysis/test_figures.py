@@ -1,9 +1,13 @@
-"""Scores that were measured differently are named, with both values and what it can mean."""
+"""Figures of a run, labels of tokens, and lines on scores that were measured differently."""
 
-from __future__ import annotations
+import pytest
 
+from dopsd.algorithms.d_opsd.config import METRICS as DISTILLATION
+from dopsd.analysis.figures import AGREEMENT, LABELS, SHARES
 from dopsd.analysis.results import differences
+from dopsd.analysis.trajectory_figure import _label
 from dopsd.models.backends import in_words
+from dopsd.tracking.glossary import TRAINING
 
 H200 = {
     "device": "NVIDIA H200",
@@ -47,3 +51,27 @@ def test_a_record_in_words_leaves_out_what_is_switched_off():
     assert in_words([SDPA]) == (
         "NVIDIA H200, bfloat16, attention sdpa, batch size 64, dopsd 0.3.0, torch 2.12.0"
     )
+
+
+def test_every_name_in_a_figure_is_a_metric_with_that_unit():
+    metrics = DISTILLATION | TRAINING
+    units = {name: metrics[name].unit for name in LABELS}
+    assert {name for name, unit in units.items() if unit == "share"} == set(SHARES)
+    assert set(AGREEMENT) <= set(SHARES)
+    for name, unit in units.items():
+        assert (f"({unit})" in LABELS[name]) == (unit in ("tokens", "nats")), name
+
+
+@pytest.mark.parametrize(
+    ("token", "label"),
+    [
+        ("<answer>", "<a"),
+        ("</answer>", "/a"),
+        ("<|endoftext|>", "·"),
+        ("<", "<"),  # tokens of language models
+        ("</", "/"),
+        ("Answer", "An"),
+    ],
+)
+def test_a_label_fits_into_a_cell_whatever_the_token(token: str, label: str):
+    assert _label(token) == label
