@@ -1,9 +1,4 @@
-"""A card whose memory runs out: micro-batches and batches of rollouts are halved, with the results
-of the smaller ones.
-
-Another tensor fills the card up to the middle between what half of the rows and all of them need.
-In a rehearsal a layer refuses more than half of the rows.
-"""
+"""A card whose memory runs out: batches are halved, with the results of smaller ones."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A run of the embedded base that is killed and continued on a card: what one learns that is not.
-
-Three runs go on side by side: one, the same again, and one that is killed after a checkpoint. If a
-card repeats a run byte for byte, it continues one byte for byte.
-"""
+"""Runs on a card: one, the same again, and one that is killed and continued."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from texts import golden, needs_golden
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from dopsd.core.tensors import first_index
 from dopsd.models.text import ChatText
 from dopsd.rollout.answer_span import answer_in_text, answer_span, with_answer
 from dopsd.tasks.gsm8k.task import number
@@ -145,7 +144,3 @@ def test_the_verifier_reads_the_span_of_published_generations(name, spans, unrea
         replaced = text[: span.start] + problem.answer + text[span.end :]
         unread -= not task.verify(problem, replaced).correct
     assert (found, unread, others) == (spans, 0, 0)
-
-
-def test_the_first_end_of_text_is_where_a_text_ends():
-    assert first_index(torch.tensor([1, 8, 8]), 8) == 1 and first_index(torch.tensor([1]), 8) == 1

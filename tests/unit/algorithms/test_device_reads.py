@@ -1,6 +1,4 @@
-"""How often a process waits for its GPU. Here the device is `meta`: its tensors have no numbers, so
-that whatever reads one fails, but for the copies to main memory, which are counted.
-"""
+"""How often a process waits for its GPU: tensors of the device `meta` have no numbers."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from conftest import write_params
 from fakes import FakePolicy
-from pydantic import ValidationError
 from test_answer_span import CHARACTERS, completion
 
 from dopsd.algorithms.d_opsd.states import BlockSchedule, reveal, states_by_update
@@ -131,21 +130,6 @@ def test_a_sibling_is_the_first_right_attempt_and_a_solver_the_tasks():
             return "3+4"
 
     assert Answers(InfillConfig(answer="solver"), Solver()).of(policy(), group) == "3+4"
-
-
-@pytest.mark.parametrize(
-    ("changes", "fault"),
-    [
-        ({"reveal_scope": "all_masked"}, "only later blocks hold the answer"),
-        ({"answer": "sibling"}, "attempts of at least 2"),
-        ({"least_shift": 0.1}, "needs denominator kept"),
-        ({"least_shift": 0.1, "denominator": "kept", "attempts": 9}, "at least attempts"),
-        ({"least_shift": 0.1, "denominator": "kept", "retry_temperature": 0.1}, "one temperature"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(changes, fault):
-    with pytest.raises(ValidationError, match=fault):
-        InfillConfig(**changes)
 
 
 def test_a_task_without_the_answer_is_refused(tmp_path, monkeypatch, capsys):

@@ -1,6 +1,4 @@
-"""From a rollout to training states: which steps, what the teacher is shown, which positions, with
-which weight.
-"""
+"""Training states of a rollout: which steps, what is shown, which positions and weights."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Evaluations go on by problem after a kill, do not depend on the number of ranks, and measure any
-checkpoint.
-"""
+"""Evaluations go on by problem after a kill, and do not depend on the number of ranks."""
 
 from __future__ import annotations
 

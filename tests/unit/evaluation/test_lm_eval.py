@@ -1,6 +1,4 @@
-"""The model `dopsd` of lm-evaluation-harness: the real harness runs it, and scores the published
-generations of GSM8K beside us.
-"""
+"""lm-evaluation-harness runs the model `dopsd`, and scores GSM8K's generations beside us."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""LoRA adapters: what they touch, the settings in their files, and adding them into the weights,
-for a while or for good.
-"""
+"""LoRA adapters: what they touch, the settings in their files, and their sum with the weights."""
 
 from __future__ import annotations
 
@@ -126,9 +124,7 @@ def test_in_bfloat16_it_rounds_away_no_more_of_a_change_than_peft(size: float):
     x = torch.randn(2048, 48, generator=torch.Generator().manual_seed(2)).bfloat16()
 
     def error_and_share(own: bool) -> tuple[float, float]:
-        """Distance from the exact sum, and how much of the adapter's change is in the outputs: 1
-        all, 0 nothing.
-        """
+        """Distance from the exact sum, and how much of the adapter's change is in the outputs."""
         layer = adapted(own, torch.bfloat16)
         up, down, base = (
             layer.lora_B["default"].weight,

@@ -1,6 +1,4 @@
-"""An architecture describes itself in its folder: what comes from outside works without a change
-anywhere else.
-"""
+"""An architecture describes itself in its folder, and one from outside works as it is."""
 
 import subprocess
 import sys
@@ -41,9 +39,7 @@ AutoModelForMaskedLM.register(ShiftedConfig, ShiftedForMaskedLM)
 
 @pytest.fixture
 def shifted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A toy checkpoint of an architecture whose position i - 1 predicts token i, from a package of
-    its own.
-    """
+    """A toy whose position i - 1 predicts token i, from a package of its own."""
     package = tmp_path / "code" / "shifted_llada"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()

@@ -1,6 +1,4 @@
-"""Adapters and checkpoints that are damaged, or not what they say: refused before anything is
-loaded or used.
-"""
+"""Damaged adapters and checkpoints are refused before anything is loaded or used."""
 
 from __future__ import annotations
 

@@ -24,10 +24,7 @@ from dopsd.models.text import build_tokenizer, prompt_text
 
 
 def literal(raw: dict, w: dict[str, Tensor], ids: Tensor, keep: Tensor) -> Tensor:
-    """The states of a Llama-like decoder, written out one head at a time.
-
-    No token sees padding; with `block_size` none sees a later block, counted from the first token.
-    """
+    """The states of a Llama-like decoder, a head at a time; blocks count from its first token."""
     size = raw.get("block_size") or ids.shape[1]
     heads, kv_heads = raw["num_attention_heads"], raw["num_key_value_heads"]
     width = raw.get("head_dim", raw["hidden_size"] // heads)

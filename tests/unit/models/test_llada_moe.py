@@ -1,7 +1,4 @@
-"""LLaDA-MoE: fields of config.json, names of the published tensors, and parameters in use.
-
-test_decoders.py compares its logits with a literal forward pass.
-"""
+"""LLaDA-MoE: fields, published names, parameters; test_decoders.py has its forward pass."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Checkpoint folders: configs and weights that would be silently wrong are refused, and the tokens
-of a policy.
-"""
+"""Checkpoint folders: what would be silently wrong is refused."""
 
 from __future__ import annotations
 
@@ -79,9 +77,7 @@ def shard_with(folder: Path, name: str) -> Path:
 
 
 def change_tensor(folder: Path, change: dict[str, Tensor | None]) -> None:
-    """Replace, add or (None) remove tensors of the shard that holds the last norm, and of the index
-    with it.
-    """
+    """Replace, add or (None) remove tensors beside the last norm, and in the index."""
     path, index = shard_with(folder, NORM), folder / "model.safetensors.index.json"
     tensors = {name: t for name, t in (load_file(path) | change).items() if t is not None}
     save_file(tensors, path, metadata={"format": "pt"})

@@ -1,6 +1,4 @@
-"""The native LLaDA against a literal forward pass, its attention and checkpointing, and its size at
-8B.
-"""
+"""The native LLaDA against a literal forward pass; its attention, checkpointing and size."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What published checkpoints hold: their config.json, their size, and their tokenizers' files.
-
-published_configs.json has configs as pages of the hub show them, and LLaDA2.0-mini's as its
-authors' code has it; LLaDA-MoE's is put together from its class and from what readers say.
-"""
+"""What published checkpoints hold; LLaDA-MoE's config is put together from its class."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a policy reads and may write: the embedded tokenizer, LLaDA's prompt, and the tokens that
-are never sampled.
-"""
+"""What a policy reads and may write: tokenizers, LLaDA's prompt, suppressed tokens."""
 
 from __future__ import annotations
 

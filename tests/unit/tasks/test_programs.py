@@ -1,6 +1,4 @@
-"""Verifier `command`: a program that hangs, dies, forks, swells or writes garbage ends as a score
-of 0 or as one line, and leaves no process.
-"""
+"""Verifier `command`: whatever a program does ends as a score or one line."""
 
 from __future__ import annotations
 

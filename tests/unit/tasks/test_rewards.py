@@ -1,6 +1,4 @@
-"""Rewards of RLVR by task: d1's published sums, counted by hand. Of every task: the published
-scores, and bounds for whatever a model may write.
-"""
+"""Rewards of RLVR by hand, the published scores, and bounds for whatever is written."""
 
 from __future__ import annotations
 

@@ -41,9 +41,7 @@ def test_scores_that_never_fall_never_collapse(scores: list[float]):
 def flags(
     draw: Callable[[int], numpy.ndarray], *lengths: int, window: int = 8, problems: int = 4
 ) -> bool:
-    """Whether a run is flagged whose collects have scores `draw(part)`, `lengths[part]` collects a
-    part.
-    """
+    """Whether a run is flagged with scores `draw(part)`, in `lengths[part]` collects a part."""
     detector = CollapseDetector(window=window, drop=0.3, problems=problems, errors=4.0)
     for part, length in enumerate(lengths):
         for _ in range(length):
@@ -57,9 +55,7 @@ def flags(
 )
 @pytest.mark.full
 def test_chance_alone_is_seldom_taken_for_a_collapse_and_a_real_one_is_seen(right):
-    """Right or wrong, four problems a collect: a policy that stays as it is, and one that answers
-    nothing any more.
-    """
+    """Four problems a collect: a policy that stays as it is, and one that answers no more."""
     random = numpy.random.default_rng(0)
     same = [flags(lambda part: random.binomial(1, right, 4).astype(float), 125) for _ in range(100)]
     lost = [
@@ -73,9 +69,7 @@ def test_chance_alone_is_seldom_taken_for_a_collapse_and_a_real_one_is_seen(righ
 
 
 def test_partial_scores_show_a_fall_to_guessing():
-    """The embedded task: first attempts at 0.55 with a standard deviation of 0.2, then those of
-    random digits, 0.25.
-    """
+    """First attempts at 0.55 with a standard deviation of 0.2, then random digits: 0.25."""
     random = numpy.random.default_rng(0)
 
     def scores(mean: float) -> numpy.ndarray:

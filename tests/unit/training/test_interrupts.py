@@ -1,6 +1,4 @@
-"""Signals, closed pipes and repeated asking: training saves its last finished update within a
-forward, and nothing is lost.
-"""
+"""Signals and closed pipes: training saves its last finished update within a forward."""
 
 from __future__ import annotations
 
@@ -75,9 +73,7 @@ def whole(prepared, tmp_path_factory) -> dict[str, str]:
 def test_a_signal_ends_a_collect_or_an_update_before_its_next_forward(
     whole, project, monkeypatch, capsys, at
 ):
-    """A collect has 20 forwards and an update 2: in the first collect and update, in the second
-    update, and collect.
-    """
+    """A collect has 20 forwards, an update 2: collect, update, update, collect."""
     write_params(train__updates=5)
     hidden, forwards = LlmPolicy.hidden, []
 

@@ -1,6 +1,4 @@
-"""A base that is there is never made again silently: what differs is said with both ways out, and
-nothing is lost by a kill.
-"""
+"""A base that is there is never made again silently, and nothing is lost by a kill."""
 
 from __future__ import annotations
 

@@ -27,9 +27,7 @@ from dopsd.training.trainer import Trainer
 def gradients_of(
     ranks: int, name: str, method: str = "d_opsd"
 ) -> tuple[dict[str, torch.Tensor], dict]:
-    """The first collect's gradients, summed over so many processes, and what they did
-    (rank_gradients.py).
-    """
+    """Gradients of the first collect, summed over processes, and what these did."""
     processes = forks.start_ranks(ranks, rank_gradients.main, Path(name), method)
     assert forks.statuses(processes) == [0] * ranks, forks.output()
     return load_tensors(Path(name)), json.loads(Path(name).with_suffix(".json").read_text())
@@ -37,9 +35,7 @@ def gradients_of(
 
 @pytest.mark.full
 def test_loss_and_gradient_of_two_ranks_are_those_of_one_to_rounding(project):
-    """Uneven work: a rank has no kept trajectory of its own, and learns from half of the other's
-    states.
-    """
+    """Uneven work: a rank without a trajectory learns from half of the other's states."""
     write_params(
         train__prompts_per_collect=2, method__d_opsd__keep_threshold=0.5, method__d_opsd__attempts=2
     )
@@ -120,9 +116,7 @@ def test_gradients_of_policy_gradient_methods_do_not_depend_on_ranks(
 @pytest.mark.parametrize(("method", "draws"), [("d_opsd", 2), ("vrpo", 2), ("vrpo", 1)])
 @pytest.mark.full
 def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project, method: str, draws: int):
-    """Uneven work again, of forwards too: whoever has none takes part in the other's. Its
-    activations are computed again. A pair of vrpo takes as many forwards as draws.
-    """
+    """Uneven forwards: whoever has none takes part in the other's."""
     settings = {
         "train__prompts_per_collect": 2 if method == "d_opsd" else 3,
         "method__d_opsd__keep_threshold": 0.5,

@@ -1,6 +1,4 @@
-"""Numbers that `pretrain.recipe` and `data.<task>.recipe` stand for: whoever changes one on purpose
-raises its recipe.
-"""
+"""Numbers that recipes stand for: whoever changes one on purpose raises its recipe."""
 
 from __future__ import annotations
 
@@ -94,9 +92,7 @@ def test_the_same_settings_make_the_same_problems(tmp_path, monkeypatch, task, r
 
 @pytest.mark.full
 def test_the_committed_toy_is_what_the_stages_make(tmp_path):
-    """Its weights to rounding, which differs between kinds of processors; everything else to the
-    byte.
-    """
+    """Its weights to rounding, which differs between processors; all else to the byte."""
     make(tmp_path / "toy")
     files = {folder: contents(folder) for folder in (TOY, tmp_path / "toy")}
     committed, made = files.values()

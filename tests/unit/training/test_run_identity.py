@@ -1,6 +1,4 @@
-"""What a changed setting or changed code does to a run that has begun: nothing learnt is lost, and
-nothing is mixed unasked.
-"""
+"""What changed settings or code do to a run that has begun: nothing is lost or mixed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The loop: exact resume, damaged and missing checkpoints, faults that end a run, and what a run
-leaves on disk.
-"""
+"""The loop: exact resume, damaged checkpoints, faults that end a run."""
 
 from __future__ import annotations
 
