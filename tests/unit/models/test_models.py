@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
+import test_decoders
 import torch
 from torch import Tensor
 from toys import save_toy, toy
@@ -20,55 +20,32 @@ from dopsd.models.llm_policy import load_policy
 LORA = AdapterConfig(r=2, alpha=4, dropout=0.0, targets=["q_proj", "ff_out"])
 
 
+PARTS = {  # names of a layer, as of transformers' decoders
+    "attn_norm": "input_layernorm",
+    "attn_out": "self_attn.o_proj",
+    "ff_norm": "post_attention_layernorm",
+    "ff_proj": "mlp.gate_proj",
+    "up_proj": "mlp.up_proj",
+    "ff_out": "mlp.down_proj",
+} | {f"{name}_proj": f"self_attn.{name}_proj" for name in "qkv"}
+OTHERS = {"wte": "embed_tokens", "ln_f": "norm", "ff_out": "lm_head"}
+
+
 def literal(
     model: LladaForMaskedLM, ids: Tensor, keep: Tensor, kind: torch.dtype = torch.float32
 ) -> Tensor:
-    """LLaDA's forward pass written out, one head at a time, in the precision `kind`."""
-    w = {name: p.detach().to(kind) for name, p in model.state_dict().items()}
+    """LLaDA's forward pass written out, in the precision `kind`."""
+    w = {}
+    for name, p in model.state_dict().items():
+        *layer, part, _ = name.removeprefix("model.transformer.").split(".")
+        found = f"layers.{layer[1]}.{PARTS[part]}" if layer else OTHERS[part]
+        w[f"model.{found}.weight"] = p.detach().to(kind)
     c = model.config
-    width, group = c.d_model // c.n_heads, c.n_heads // c.n_kv_heads
-
-    def norm(x: Tensor, name: str) -> Tensor:
-        return x / (x.pow(2).mean(-1, keepdim=True) + c.rms_norm_eps).sqrt() * w[name]
-
-    def turn(x: Tensor) -> Tensor:  # [T, width]
-        out = torch.empty_like(x)
-        for t in range(len(x)):
-            for i in range(width // 2):
-                angle = t * c.rope_theta ** (-2 * i / width)
-                a, b = x[t, i], x[t, i + width // 2]
-                out[t, i] = a * math.cos(angle) - b * math.sin(angle)
-                out[t, i + width // 2] = b * math.cos(angle) + a * math.sin(angle)
-        return out
-
-    rows = []
-    for row, real in zip(ids, keep, strict=True):
-        x = w["model.transformer.wte.weight"][row]
-        for layer in range(c.n_layers):
-            at = f"model.transformer.blocks.{layer}."
-            h = norm(x, at + "attn_norm.weight")
-            q, k, v = (h @ w[f"{at}{name}_proj.weight"].T for name in "qkv")
-            heads = []
-            for head in range(c.n_heads):
-                mine, theirs = (
-                    slice(head * width, (head + 1) * width),
-                    slice(head // group * width, (head // group + 1) * width),
-                )
-                scores = turn(q[:, mine]) @ turn(k[:, theirs]).T / math.sqrt(width)
-                heads.append(scores.masked_fill(~real, -torch.inf).softmax(-1) @ v[:, theirs])
-            x = x + torch.cat(heads, -1) @ w[at + "attn_out.weight"].T
-            h = norm(x, at + "ff_norm.weight")
-            gate = h @ w[at + "ff_proj.weight"].T
-            x = (
-                x
-                + (gate * gate.sigmoid() * (h @ w[at + "up_proj.weight"].T))
-                @ w[at + "ff_out.weight"].T
-            )
-        out = "wte" if c.weight_tying else "ff_out"
-        rows.append(
-            norm(x, "model.transformer.ln_f.weight") @ w[f"model.transformer.{out}.weight"].T
-        )
-    return torch.stack(rows)
+    raw = {"num_attention_heads": c.n_heads, "num_key_value_heads": c.n_kv_heads}
+    raw |= {"hidden_size": c.d_model, "num_hidden_layers": c.n_layers}
+    raw |= {"rms_norm_eps": c.rms_norm_eps, "rope_theta": c.rope_theta}
+    head = w[f"model.{'embed_tokens' if c.weight_tying else 'lm_head'}.weight"]
+    return test_decoders.literal(raw, w, ids, keep) @ head.T
 
 
 def texts(padding: int = 3) -> tuple[Tensor, Tensor]:
