@@ -78,9 +78,7 @@ def test_a_micro_batch_that_does_not_fit_is_halved(loop: Trainer, device, within
     within(LOGITS, gradient=distance(found, expected))  # the failed pass has left nothing
 
 
-def test_a_batch_of_rollouts_that_does_not_fit_is_halved_once(
-    loop: Trainer, device, within: Within
-):
+def test_a_batch_of_rollouts_that_does_not_fit_is_halved_once(loop, device, within):
     rows, prompt = 8 if device == CPU else 2**13, torch.arange(2, 98)
     requests = [GenerationRequest(str(i), 0, prompt, i) for i in range(rows)]
 

@@ -12,7 +12,7 @@ from signal import SIGKILL
 
 import pytest
 import torch
-from card import CPU, Within, distance, note
+from card import CPU, distance, note
 from small_settings import ROOT
 
 from dopsd.cli.main import main
@@ -64,9 +64,7 @@ def weights(folder: Path, updates: int) -> torch.Tensor:
     return torch.cat([saved[name].flatten() for name in sorted(saved)])
 
 
-def test_a_killed_run_continues_as_if_it_had_not_been(
-    device, within: Within, tmp_path: Path, monkeypatch
-):
+def test_a_killed_run_continues_as_if_it_had_not_been(device, within, tmp_path, monkeypatch):
     updates, every = (4, 2) if device == CPU else (12, 4)
     first, again, killed = folders = [tmp_path / name for name in ("first", "again", "killed")]
     project(first, updates, every, device)

@@ -91,9 +91,7 @@ def test_logits_at_all_lengths_and_paddings(name, block, device, within: Within,
 
 
 @kinds
-def test_gradients_of_the_adapter_and_of_all_weights(
-    name, block, device, within: Within, tmp_path: Path
-):
+def test_gradients_of_the_adapter_and_of_all_weights(name, block, device, within, tmp_path):
     exact, policy = policies(tmp_path, (name, block), device)
     gradients, losses = [], []
     for each in (policy, exact):
@@ -110,9 +108,7 @@ def test_gradients_of_the_adapter_and_of_all_weights(
 
 
 @kinds
-def test_logits_in_bfloat16_round_as_on_the_cpu(
-    name, block, device, within: Within, tmp_path: Path
-):
+def test_logits_in_bfloat16_round_as_on_the_cpu(name, block, device, within, tmp_path):
     """The median over tokens: an expert that is nearly chosen may change a token's logits."""
     exact, policy = policies(tmp_path, (name, block), device, "bfloat16")
     _, on_cpu = policies(tmp_path, (name, block), CPU, "bfloat16")

@@ -33,9 +33,7 @@ def literal_terms(kind: str, s: torch.Tensor, t: torch.Tensor, beta: float) -> t
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("clip", [None, 0.05])
 @pytest.mark.parametrize("top_k", [0, 5])
-def test_value_and_gradient_are_those_of_the_literal_formula(
-    kind: str, clip: float | None, top_k: int
-):
+def test_value_and_gradient_are_those_of_the_literal_formula(kind, clip, top_k):
     ours, plain = logits(1, 6, 30).requires_grad_(), logits(1, 6, 30).requires_grad_()
     teacher = logits(2, 6, 30)
     value, unclipped, share = Divergence(kind, 0.3, top_k, clip)(ours, teacher)

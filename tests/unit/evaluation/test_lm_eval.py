@@ -166,9 +166,7 @@ def test_words_of_the_command_line_are_refused_in_one_line(words: str, said: str
 
 
 @pytest.mark.full
-def test_the_harness_itself_runs_the_model_and_a_refusal_is_one_line(
-    tmp_path: Path, monkeypatch, capsys
-):
+def test_the_harness_itself_runs_the_model_and_a_refusal_is_one_line(tmp_path, monkeypatch, capsys):
     from dopsd.serving import lm_eval as command
 
     rows = [{"prompt": f"{n}" + "0" * 14, "answer": "1234341221434321"} for n in (12, 34, 41)]

@@ -188,9 +188,7 @@ def test_odd_lora_settings_are_refused(base: Path, tmp_path: Path, changes: dict
     assert "\n" not in str(raised.value) and "adapter_config.json" in str(raised.value)
 
 
-def test_every_field_of_pefts_settings_is_computed_harmless_or_refused(
-    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-):
+def test_every_field_of_pefts_settings_is_computed_harmless_or_refused(base, tmp_path, capsys):
     names = {field.name for field in fields(LoraConfig)}
     assert {"use_dora", "rank_pattern", "modules_to_save"} <= names
     folder = saved(trained(base), tmp_path / "adapter")
@@ -283,9 +281,7 @@ def test_a_float32_export_is_the_adapted_model_for_plain_transformers(base: Path
     )
 
 
-def test_a_bfloat16_export_says_what_rounding_costs(
-    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-):
+def test_a_bfloat16_export_says_what_rounding_costs(base, tmp_path, capsys):
     policy = trained(base, size=0.02)
     adapter, out = saved(policy, tmp_path / "adapter"), tmp_path / "out"
     found = export(ModelConfig(path=str(base)), adapter, out, "bfloat16", is_merged=True)
@@ -325,9 +321,7 @@ def test_an_export_never_writes_over_a_folder_nor_leaves_half_of_one(base: Path,
     assert not list(tmp_path.glob("*out*"))
 
 
-def test_the_export_command(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-):
+def test_the_export_command(base, tmp_path, monkeypatch, capsys):
     adapter = saved(trained(base), tmp_path / "adapter")
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text(small_yaml())

@@ -96,9 +96,7 @@ def test_an_unknown_architecture_is_refused_with_those_that_exist(shifted: Path,
         ("infill", {}, "teacher_attention teaches nothing.*; set it to all"),
     ],
 )
-def test_what_no_token_of_a_block_causal_base_sees_is_refused(
-    name: str, settings: dict, remedy: str
-):
+def test_what_no_token_of_a_block_causal_base_sees_is_refused(name, settings, remedy):
     config = ALGORITHMS.config_class(name)(**settings)
     with pytest.raises(DopsdError, match=rf"^method\.{name}\.{remedy}"):
         refuse_unseen(SimpleNamespace(kind=name, algorithm=config))

@@ -109,9 +109,7 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("llada", {"n_kv_heads": 3}, "n_heads of n_kv_heads 3"),
     ],
 )
-def test_a_field_that_is_not_computed_is_refused_by_name(
-    name: str, changes: dict, expected: str, toys: dict[str, Path], tmp_path: Path
-):
+def test_a_field_that_is_not_computed_is_refused_by_name(name, changes, expected, toys, tmp_path):
     (tmp_path / "config.json").write_text((toys[name] / "config.json").read_text())
     rewrite(tmp_path / "config.json", **changes)
     with pytest.raises(DopsdError, match=expected) as refused:
@@ -162,9 +160,7 @@ def test_a_config_that_was_written_is_read_again(toys: dict[str, Path], tmp_path
 
 
 @pytest.mark.parametrize("mask", [2, 0])
-def test_a_mask_that_is_another_special_token_is_refused(
-    mask: int, toys: dict[str, Path], tmp_path: Path, capsys
-):
+def test_a_mask_that_is_another_special_token_is_refused(mask: int, toys, tmp_path, capsys):
     folder = shutil.copytree(toys["sdar"], tmp_path / "base")
     rewrite(folder / "config.json", mask_token_id=mask)
     assert main(["inspect", str(folder)]) == 2

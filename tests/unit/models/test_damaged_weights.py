@@ -102,9 +102,7 @@ def test_an_adapter_without_finite_numbers_is_refused(folder: Path, odd: float |
         ),
     ],
 )
-def test_a_checkpoint_with_odd_digests_is_not_used(
-    here: Path, capsys: pytest.CaptureFixture, digests: str, said: str
-):
+def test_a_checkpoint_with_odd_digests_is_not_used(here, capsys, digests: str, said: str):
     for name in ("step-000002", "step-abcdef"):
         Path(name).mkdir()
         (Path(name) / "digests.json").write_text(digests)

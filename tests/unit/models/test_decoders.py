@@ -117,9 +117,7 @@ def test_logits_are_those_of_the_literal_forward(name: str, padding: int, tmp_pa
         ("sdar", None, "no block_size, and sdar attends in blocks; set model.block_size"),
     ],
 )
-def test_attention_that_an_architecture_has_not_is_refused(
-    name: str, size: int | None, expected: str, tmp_path: Path
-):
+def test_attention_that_an_architecture_has_not_is_refused(name, size, expected, tmp_path):
     save_hub(tmp_path, name)
     rewrite(tmp_path / "config.json", block_size=None)
     with pytest.raises(DopsdError, match=expected):

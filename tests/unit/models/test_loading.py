@@ -37,9 +37,7 @@ def test_the_published_config_loads_as_it_is(tmp_path: Path):
     )
 
 
-def test_a_folder_with_the_hubs_code_loads_without_running_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_folder_with_the_hubs_code_loads_without_running_it(tmp_path, monkeypatch):
     monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked"))
     model = save_toy(tmp_path)
     for name in ("configuration_llada.py", "modeling_llada.py"):
@@ -187,9 +185,7 @@ def test_a_folder_of_another_kind_is_refused(tmp_path: Path):
         ({"kernels": "liger"}, "liger_kernel"),
     ],
 )
-def test_kernels_that_this_machine_lacks_are_refused(
-    settings: dict, library: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_kernels_that_this_machine_lacks_are_refused(settings: dict, library: str, monkeypatch):
     model = ModelConfig(dtype="bfloat16", **settings)
     monkeypatch.setattr("dopsd.models.backends.find_spec", lambda name: None)
     with pytest.raises(DopsdError, match=rf"needs {library}, which is not installed: pip install"):

@@ -80,9 +80,7 @@ def test_bfloat16_logits_are_near_the_literal_ones(kv_heads: int, is_tied: bool)
 
 @pytest.mark.parametrize(("name", "shape"), [("sdpa", (2, 1, 1, 9)), ("flash_attention_2", (2, 9))])
 @pytest.mark.parametrize("is_padded", [True, False])
-def test_attention_goes_through_the_named_function(
-    name: str, shape: tuple, is_padded: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_attention_goes_through_the_named_function(name, shape, is_padded, monkeypatch):
     calls = []
 
     def recording(

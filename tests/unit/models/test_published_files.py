@@ -152,9 +152,7 @@ def test_sdars_answers_end_with_the_end_of_turn(tmp_path: Path):
     "row",
     ["me/mine: {colour: red}", "computes: {colour: 1}", "computes: {attention_patterns: red}"],
 )
-def test_a_broken_plug_in_breaks_no_other_base(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str
-):
+def test_a_broken_plug_in_breaks_no_other_base(tmp_path, monkeypatch, row: str):
     save_hub(tmp_path / "base", "Dream")
     (tmp_path / "raises").mkdir()
     (tmp_path / "raises/__init__.py").write_text("raise RuntimeError('broken')")

@@ -61,9 +61,7 @@ def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project: Path, name:
 @pytest.mark.full
 @pytest.mark.skipif(which("g++") is None, reason="torch.compile needs g++ on a CPU")
 @pytest.mark.parametrize("name", ["llada", *OTHERS])
-def test_compiled_blocks_give_the_same_answers_and_gradients(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-):
+def test_compiled_blocks_give_the_same_answers_and_gradients(tmp_path, monkeypatch, name: str):
     """Traced, and computed without the C++ that would take half a minute."""
     graphs: list[int] = []
 

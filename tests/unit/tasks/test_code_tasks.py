@@ -156,9 +156,7 @@ def cannot_be_a_user() -> str:
 @needs_sandbox
 @pytest.mark.parametrize("who", ["me", pytest.param("an ordinary user", marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_program_scores_nothing_and_leaves_nothing(
-    name: str, who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_hostile_program_scores_nothing_and_leaves_nothing(name, who, tmp_path, monkeypatch):
     if who != "me" and (why := cannot_be_a_user()):
         pytest.skip(why)
     memory_mb = 200 + [*HOSTILE].index(name) + 50 * (who != "me")  # tells the sandbox from others

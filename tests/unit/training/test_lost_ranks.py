@@ -19,9 +19,7 @@ pytestmark = pytest.mark.full
 
 
 @pytest.mark.parametrize(("dead", "update"), [(1, 1), (0, 3)])
-def test_the_others_end_soon_and_a_rerun_continues_from_the_last_checkpoint(
-    project, dead: int, update: int
-):
+def test_the_others_end_soon_and_a_rerun_continues_from_the_last_checkpoint(project, dead, update):
     """Before the first checkpoint, and within the updates of a collect after it."""
     write_params(train__updates=5, train__prompts_per_collect=3, train__checkpoint_every=2)
     assert forks.statuses(forks.start_ranks(2, forks.command, "train")) == [0, 0], forks.output()

@@ -98,9 +98,7 @@ RANKED = sorted({*methods_with(GroupConfig)} - {"wd1", "spg"})
     [*((name, "lora") for name in RANKED), ("espo", "all")],
 )
 @pytest.mark.full
-def test_gradients_of_policy_gradient_methods_do_not_depend_on_ranks(
-    project, method: str, weights: str
-):
+def test_gradients_of_policy_gradient_methods_do_not_depend_on_ranks(project, method, weights):
     """Also with a part of the rows in each micro-batch, and of all weights."""
     size = {f"method__{method}__group_size": 3}
     write_params(**size, train__micro_batch_states=4, train__weights=weights)

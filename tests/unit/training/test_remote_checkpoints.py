@@ -93,12 +93,7 @@ def test_another_machine_continues_from_whole_copies_to_the_same_bytes(
     json.loads((newest.parent / "run.json").read_text())
 
 
-def test_a_damaged_checkpoint_on_disk_is_replaced_by_its_copy(
-    whole: dict[str, str],
-    remote: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture,
-):
+def test_a_damaged_checkpoint_on_disk_is_replaced_by_its_copy(whole, remote, monkeypatch, capfd):
     killed(monkeypatch, 5)
     (newest,) = Path("work").glob("train-*/step-000004")
     (newest / "trainer.safetensors").write_bytes(b"half")
@@ -120,9 +115,7 @@ def test_only_the_newest_copies_hold_what_resuming_needs(remote: Path):
     assert all({"adapter_model.safetensors", "digests.json"} <= n for n in copies(remote).values())
 
 
-def test_a_place_that_cannot_be_written_does_not_stop_training(
-    remote: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
-):
+def test_a_place_that_cannot_be_written_does_not_stop_training(remote, monkeypatch, capfd):
     put, failing = RemoteFolder.put, [OSError("quota exceeded")] * 2
 
     def fails_twice(self: RemoteFolder, step: Path) -> None:
@@ -164,9 +157,7 @@ def test_a_place_that_is_out_of_order_is_asked_seldom_and_gets_all_once_it_is_ba
     assert tries == ["6", "4", "2"] and not queue.waiting
 
 
-def test_a_place_that_cannot_be_read_stops_the_run(
-    project: Path, tmp_path: Path, capfd: pytest.CaptureFixture
-):
+def test_a_place_that_cannot_be_read_stops_the_run(project, tmp_path, capfd):
     pytest.importorskip("s3fs")
     (tmp_path / "file").write_text("")
     write_params(**SETTINGS, checkpoints__remote="s3://nowhere/x?y")
@@ -175,9 +166,7 @@ def test_a_place_that_cannot_be_read_stops_the_run(
     assert not list(Path("work").glob("train-*/step-*"))
 
 
-def test_a_copy_of_other_code_is_left_alone(
-    remote: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
-):
+def test_a_copy_of_other_code_is_left_alone(remote, monkeypatch, capfd):
     killed(monkeypatch, 3)
     (record,) = remote.glob("train-*/run.json")
     record.write_text(record.read_text().replace('"code": "', '"code": "f'))
@@ -186,9 +175,7 @@ def test_a_copy_of_other_code_is_left_alone(
     assert "of other code" in capfd.readouterr().err
 
 
-def test_a_checkpoint_that_was_removed_meanwhile_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_checkpoint_that_was_removed_meanwhile_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(RemoteFolder, "put", lambda self, step: (step / "digests.json").read_text())
     queue = RemoteCopies(str(tmp_path / "remote"), tmp_path / "train-x")
     queue.add(tmp_path / "step-000002")
