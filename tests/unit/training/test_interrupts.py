@@ -24,7 +24,6 @@ from dopsd.core.interrupts import Interrupts
 from dopsd.models.llm_policy import LlmPolicy
 from dopsd.training import checkpoint
 from dopsd.training.run_identity import scratch_folder
-from dopsd.training.trainer import Trainer
 
 
 def saved() -> list[int]:
@@ -96,27 +95,6 @@ def test_a_signal_ends_a_collect_or_an_update_before_its_next_forward(
     assert f"train: interrupted by SIGTERM; {text}" in capsys.readouterr().err
     assert main(["train"]) == 0
     assert adapter_digests() == whole
-
-
-def test_a_stop_within_an_update_keeps_the_whole_collect_before_it(project, monkeypatch):
-    write_params(train__updates=5)
-    loss_of, collects = Trainer.accumulate, []
-
-    def stopped(self):
-        collects.append(self.counters["collects"])
-        if self.update == 3:  # the first update of the second collect
-            os.kill(os.getpid(), signal.SIGINT)
-        return loss_of(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "accumulate", stopped)
-        assert main(["train"]) == 130
-    assert saved() == [2, 3]
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            Trainer, "collect", lambda self: pytest.fail("the collect was saved with its batches")
-        )
-        assert main(["train"]) == 0
 
 
 @pytest.mark.full
@@ -200,15 +178,13 @@ def test_a_checkpoint_is_never_missing_while_another_one_takes_its_place(tmp_pat
         (folder / "state.json").write_text(text)
     final.rename(final.with_suffix(checkpoint.REPLACED))  # a kill between the two renames
     checkpoint.finish_replacements(tmp_path)
-    assert (final / "state.json").read_text() == "older" and [
-        p.name for p in tmp_path.iterdir()
-    ] == [final.name]
+    assert (final / "state.json").read_text() == "older"
+    assert [p.name for p in tmp_path.iterdir()] == [final.name]
     newer.mkdir()
     (newer / "state.json").write_text("newer")
     checkpoint.seal(newer, final)
-    assert (final / "state.json").read_text() == "newer" and [
-        p.name for p in tmp_path.iterdir()
-    ] == [final.name]
+    assert (final / "state.json").read_text() == "newer"
+    assert [p.name for p in tmp_path.iterdir()] == [final.name]
 
 
 @pytest.mark.full

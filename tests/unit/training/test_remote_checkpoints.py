@@ -7,7 +7,6 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,10 +31,8 @@ def lose_this_disk() -> None:
 
 def copies(remote: Path) -> dict[str, set[str]]:
     """Names of the files of each copy, by checkpoint."""
-    return {
-        path.name[:11]: {file.name for file in path.iterdir()}
-        for path in sorted(remote.glob("train-*/step-*"))
-    }
+    folders = sorted(remote.glob("train-*/step-*"))
+    return {path.name[:11]: {file.name for file in path.iterdir()} for path in folders}
 
 
 def killed(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
@@ -60,35 +57,26 @@ def whole(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (None, "up to update 4 from"),
-        (lambda newest: (newest / "digests.json").unlink(), "continuing after update 2"),
-        (
-            lambda newest: (newest / "trainer.safetensors").write_bytes(b"half"),
-            "continuing after update 2",
-        ),
-        (
-            lambda newest: (newest.parent / "run.json").write_text('{"code": '),
-            "run.json is missing or damaged; its copies are not used",
-        ),
+        ("", "up to update 4 from"),
+        ("digests.json", "continuing after update 2"),
+        ("trainer.safetensors", "continuing after update 2"),
+        ("../run.json", "run.json is missing or damaged; its copies are not used"),
     ],
 )
 @pytest.mark.full
 def test_another_machine_continues_from_whole_copies_to_the_same_bytes(
-    whole: dict[str, str],
-    remote: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture,
-    damage: Callable[[Path], object] | None,
-    said: str,
+    whole, remote, monkeypatch, capfd, damage, said
 ):
     killed(monkeypatch, 5)
     lose_this_disk()
     (newest,) = remote.glob("train-*/step-000004.*")
-    if damage:
-        damage(newest)
+    if damage == "digests.json":  # which is copied last
+        (newest / damage).unlink()
+    elif damage:
+        (newest / damage).write_bytes(b'{"code": ')
     assert train() == 0
     err = capfd.readouterr().err
-    assert said in err and ("continuing after update 4" in err) == (damage is None)
+    assert said in err and ("continuing after update 4" in err) == (not damage)
     assert adapter_digests() == whole
     json.loads((newest.parent / "run.json").read_text())
 
@@ -106,12 +94,7 @@ def test_only_the_newest_copies_hold_what_resuming_needs(remote: Path):
     write_params(**SETTINGS | {"train__updates": 8}, checkpoints__remote=str(remote))
     assert train() == 0
     held = {step: "trainer.safetensors" in names for step, names in copies(remote).items()}
-    assert held == {
-        "step-000002": False,
-        "step-000004": False,
-        "step-000006": True,
-        "step-000008": True,
-    }
+    assert held == {f"step-00000{update}": update > 4 for update in (2, 4, 6, 8)}
     assert all({"adapter_model.safetensors", "digests.json"} <= n for n in copies(remote).values())
 
 

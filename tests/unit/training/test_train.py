@@ -42,9 +42,8 @@ def test_a_tiny_loss_is_shown():
 def test_a_killed_run_continues_to_the_same_bytes_in_the_middle_of_a_collect(
     project, monkeypatch, capsys
 ):
-    write_params(
-        train__updates=5
-    )  # 3 updates a collect, checkpoints at 2 and 4: both inside a collect
+    # 3 updates a collect, checkpoints at 2 and 4: both inside a collect
+    write_params(train__updates=5)
     assert train() == 0
     whole, table = adapter_digests(), read_table(OUT.with_suffix(".csv"))
     losses = [row["loss"] for row in table]
@@ -64,23 +63,13 @@ def test_a_killed_run_continues_to_the_same_bytes_in_the_middle_of_a_collect(
 
 
 def test_a_collect_is_learnt_again_and_continues_to_the_same_bytes(project, monkeypatch):
+    """3 updates a collect, twice; killed in the second pass, with dropout's random state."""
     assert "reuse" not in TrainConfig().decisive()  # runs of older releases keep their names
-    write_params(train__updates=8, train__reuse=2)  # 3 updates a collect, twice; killed at 5
-    assert train() == 0
+    lora = {"r": 4, "alpha": 4, "dropout": 0.2, "targets": ["q_proj"]}
+    write_params(train__updates=8, train__reuse=2, train__lora=lora)
+    assert_continues_to_the_same_bytes(monkeypatch, adapter_digests, killed_at=5)
     rows = read_log(scratch() / "log.jsonl")
     assert [row["count/collects"] for row in rows] == [1, 1, 1, 1, 1, 1, 2, 2]
-    whole = adapter_digests()
-    shutil.rmtree("work")
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        die_at(patch, 5)
-        train()
-    assert train() == 0
-    assert adapter_digests() == whole
-
-
-def test_dropout_resumes_through_saved_random_state(project, monkeypatch):
-    write_params(train__lora={"r": 4, "alpha": 4, "dropout": 0.2, "targets": ["q_proj"]})
-    assert_continues_to_the_same_bytes(monkeypatch, adapter_digests)
 
 
 def test_a_truncated_checkpoint_is_reported_and_the_one_before_is_used(trained, capsys):
