@@ -22,101 +22,33 @@ needs_golden = pytest.mark.skipif(
 )
 
 FRAGMENTS = [
-    *(
-        "\\boxed{",
-        "\\boxed",
-        "\\boxed{}",
-        "{",
-        "}",
-        "<answer>",
-        "</answer>",
-        "<reasoning>",
-        "</reasoning>",
-        "```",
-    ),
-    *("<|eot_id|>", "<|endoftext|>", "49 + 55 - 53"),
-    *(
-        "1",
-        "23",
-        "0" * 16,
-        "1234341221434321",
-        ".",
-        ",",
-        "-",
-        "+",
-        "*",
-        "**",
-        "/",
-        "//",
-        "=",
-        "==",
-        "(",
-        ")",
-        "9**9**9",
-        "= 4",
-    ),
-    *(
-        "²",
-        "٣",
-        "１",
-        "\0",
-        "\n",
-        " ",
-        "\t",
-        "\u2028",
-        "\ud800",
-        "$",
-        "%",
-        "\\$",
-        "\\%",
-        "nan",
-        "inf",
-        "1e999",
-        "1_0",
-        "0x1",
-    ),
-    *(
-        "\\frac",
-        "\\frac1",
-        "\\sqrt",
-        "\\text{ ",
-        "\\div",
-        "\\times",
-        "\\left",
-        "\\\\",
-        "x=",
-        "\\!",
-        "^\\circ",
-        "\\dfrac12",
-    ),
+    *(r"\boxed{", r"\boxed", r"\boxed{}", "{", "}", "<answer>", "</answer>", "<reasoning>"),
+    *("</reasoning>", "```", "<|eot_id|>", "<|endoftext|>", "49 + 55 - 53", "1", "23", "0" * 16),
+    *("1234341221434321", ".", ",", "-", "+", "*", "**", "/", "//", "=", "==", "(", ")"),
+    *("9**9**9", "= 4", "²", "٣", "１", "\0", "\n", " ", "\t", "\u2028", "\ud800", "$", "%"),
+    *(r"\$", r"\%", "nan", "inf", "1e999", "1_0", "0x1", r"\frac", r"\frac1", r"\sqrt"),
+    *("\\text{ ", r"\div", r"\times", r"\left", r"\\", "x=", r"\!", r"^\circ", r"\dfrac12"),
 ]
 
 
 def garbage() -> st.SearchStrategy[str]:
     """Fragments that extraction looks for, in any order, some repeated into long runs."""
     fragment = st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=5))
-    run = st.builds(
-        lambda text, times: text * times, fragment, st.sampled_from([1, 1, 1, 2, 50, 600])
-    )
+    times = st.sampled_from([1, 1, 1, 2, 50, 600])
+    run = st.builds(lambda text, times: text * times, fragment, times)
     return st.lists(run, max_size=12).map("".join)
 
 
 def golden(task: str) -> list[dict[str, Any]]:
-    return [
-        json.loads(line)
-        for line in (PUBLISHED / "golden" / f"{task}_256.jsonl").read_text().splitlines()
-    ]
+    text = (PUBLISHED / "golden" / f"{task}_256.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def judged(task: Task) -> Iterator[tuple[dict[str, Any], Score]]:
     """Every published generation with the verdict on it."""
     for row in golden(task.name):
-        yield (
-            row,
-            task.verify(
-                task.of_generation(row["question"], row["ground_truth"]), row["generation"]
-            ),
-        )
+        problem = task.of_generation(row["question"], row["ground_truth"])
+        yield row, task.verify(problem, row["generation"])
 
 
 def published_mean(task: Task, as_parsed: Callable[[str | None], Any]) -> float:
@@ -125,9 +57,7 @@ def published_mean(task: Task, as_parsed: Callable[[str | None], Any]) -> float:
     """
     scores = []
     for row, score in judged(task):
-        assert (as_parsed(score.answer), score.score) == (
-            row["parsed"],
-            pytest.approx(row["score"]),
-        )
+        assert as_parsed(score.answer) == row["parsed"]
+        assert score.score == pytest.approx(row["score"])
         scores.append(score.score)
     return 100 * sum(scores) / len(scores)

@@ -100,12 +100,6 @@ def test_what_a_program_replaces_neither_skips_its_tests_nor_shows_the_secret(na
 
 
 @needs_sandbox
-def test_tests_may_be_a_list_of_lines():
-    assert scored(ADD, tests=json.dumps(TESTS.splitlines())) == 1.0
-    assert scored("add = max", tests=json.dumps(TESTS.splitlines())) == 0.0
-
-
-@needs_sandbox
 def test_code_of_a_column_stands_before_the_program():
     body = "def add(a, b):\n    return math.floor(a + b)"
     assert scored(body) == 0.0

@@ -120,11 +120,8 @@ def test_a_draft_gives_a_wrong_program_no_second_chance(answer: str):
 
 
 def test_a_program_that_raises_does_not_reach_its_tests(capfd: pytest.CaptureFixture[str]):
-    for program in (
-        f"{ADD}\n1 / 0",
-        f"```\nx = 5\n```\n```\n{ADD}\n1 / 0\n```",
-        "add = max\n1 / 0",
-    ):
+    after_another = f"```\nx = 5\n```\n```\n{ADD}\n1 / 0\n```"
+    for program in (f"{ADD}\n1 / 0", after_another, "add = max\n1 / 0"):
         with pytest.raises(ZeroDivisionError):
             ran(program)
     assert capfd.readouterr().out == ""
