@@ -182,9 +182,8 @@ def test_vrpo(project):
         good, bad = bound(row, 0), bound(row, 1)
         margin = 0.2 * ((good - reference[row][0]) - (bad - reference[row][1]))
         literal = literal - logsigmoid(margin) - 0.05 * good / batch.length[row, 0]
-    assert length == 40 and batch.ref_bounds.tolist() == [
-        pytest.approx(pair, rel=1e-4) for pair in reference
-    ]
+    assert length == 40
+    assert batch.ref_bounds.tolist() == [pytest.approx(pair, rel=1e-4) for pair in reference]
     assert_same(loop, batch, literal)
 
 

@@ -113,22 +113,6 @@ def test_a_protocol_runs_as_it_is_and_the_harness_may_begin_an_answer(project):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"protocol": "gredy"}, "did you mean greedy"),
-        ({"step": 20}, "did you mean steps"),
-        ({"adapter": "no"}, "no such folder"),
-        ({"gen_length": 100, "block_length": 32}, "model_args: .*block_length"),
-        ({"gen_length": "abc", "steps": 20}, "model_args: .*gen_length"),
-        ({"autocast": "float16"}, "for `dopsd evaluate --protocol`"),
-    ],
-)
-def test_a_wrong_word_of_model_args_is_named(options: dict, words: str, project):
-    with pytest.raises(DopsdError, match=words):
-        model(**options)
-
-
-@pytest.mark.parametrize(
     ("words", "said"),
     [
         ("pretrained=base/sudoku", "model_args: pretrained: unknown; did you mean path?"),
@@ -146,6 +130,11 @@ def test_a_wrong_word_of_model_args_is_named(options: dict, words: str, project)
         ("path=base/sudoku,seed=1.5", "model_args: seed: expected a whole number"),
         ("path=base/sudoku,block_size=x", "block_size x: expected a whole number"),
         ("path=base/sudoku,device=nowhere", "device nowhere"),
+        ("path=base/sudoku,protocol=gredy", "did you mean greedy"),
+        ("path=base/sudoku,step=20", "did you mean steps"),
+        ("path=base/sudoku,gen_length=100,block_length=32", "must be a multiple of block_length 32"),
+        ("path=base/sudoku,gen_length=abc,steps=20", "gen_length Input should be a valid"),
+        ("path=base/sudoku,autocast=float16", "for `dopsd evaluate --protocol`"),
     ],
 )
 def test_words_of_the_command_line_are_refused_in_one_line(words: str, said: str, monkeypatch):

@@ -42,9 +42,7 @@ def base(tmp_path: Path) -> Path:
     return tmp_path / "base/sudoku"
 
 
-def trained(
-    base: Path, size: float = 0.1, dtype: str = "float32", lora: AdapterConfig = LORA
-) -> LlmPolicy:
+def trained(base: Path, size: float = 0.1, dtype="float32", lora=LORA) -> LlmPolicy:
     """A policy whose adapter's B is not zero."""
     policy = load_policy(ModelConfig(path=str(base), dtype=dtype), lora, 0)
     for i, p in enumerate(policy.trainable().values()):
@@ -68,15 +66,8 @@ def test_lora_adapts_blocks_and_never_the_head(base: Path):
     policy = load_policy(ModelConfig(path=str(base)), LORA, 0)
     names = adapter_tensors(policy.adapted)
     assert len(names) == 2 * 2 * 2 and all(".blocks." in name for name in names)
-    assert block_modules(toy()) == [
-        "attn_out",
-        "ff_out",
-        "ff_proj",
-        "k_proj",
-        "q_proj",
-        "up_proj",
-        "v_proj",
-    ]
+    projections = ["k_proj", "q_proj", "up_proj", "v_proj"]
+    assert block_modules(toy()) == ["attn_out", "ff_out", "ff_proj", *projections]
     with pytest.raises(DopsdError, match="1 tensors do not fit this base"):
         load_adapter(policy.adapted, dict(list(names.items())[1:]))
 
@@ -126,11 +117,8 @@ def test_in_bfloat16_it_rounds_away_no_more_of_a_change_than_peft(size: float):
     def error_and_share(own: bool) -> tuple[float, float]:
         """Distance from the exact sum, and how much of the adapter's change is in the outputs."""
         layer = adapted(own, torch.bfloat16)
-        up, down, base = (
-            layer.lora_B["default"].weight,
-            layer.lora_A["default"].weight,
-            layer.base_layer.weight,
-        )
+        up, down = layer.lora_B["default"].weight, layer.lora_A["default"].weight
+        base = layer.base_layer.weight
         up *= size * base.abs().max() / (2 * up @ down).abs().max()
         out, change = layer(x).float(), x.float() @ (2 * up @ down).T
         told = ((out - (x @ base.T).float()) * change).sum() / change.square().sum()
@@ -262,23 +250,16 @@ def test_merged_bfloat16_weights_are_the_rounded_sums(base: Path):
 
 def test_a_float32_export_is_the_adapted_model_for_plain_transformers(base: Path, tmp_path: Path):
     policy = trained(base)
-    found = export(
-        ModelConfig(path=str(base)),
-        saved(policy, tmp_path / "adapter"),
-        tmp_path / "deep" / "out",
-        "float32",
-        is_merged=True,
-    )
+    adapter, out = saved(policy, tmp_path / "adapter"), tmp_path / "deep" / "out"
+    found = export(ModelConfig(path=str(base)), adapter, out, "float32", is_merged=True)
     assert found.lost < 1e-5
-    plain = AutoModelForMaskedLM.from_pretrained(tmp_path / "deep" / "out").eval()
+    plain = AutoModelForMaskedLM.from_pretrained(out).eval()
     with torch.no_grad():
         assert (plain(IDS).logits - logits(policy)).abs().max() < 1e-5
     assert set(plain.state_dict()) == set(toy().state_dict())
-    assert AutoTokenizer.from_pretrained(tmp_path / "deep" / "out").mask_token_id == 1
-    assert torch.equal(
-        logits(load_policy(ModelConfig(path=str(tmp_path / "deep" / "out")), None, 0)),
-        plain(IDS).logits,
-    )
+    assert AutoTokenizer.from_pretrained(out).mask_token_id == 1
+    ours = load_policy(ModelConfig(path=str(out)), None, 0)
+    assert torch.equal(logits(ours), plain(IDS).logits)
 
 
 def test_a_bfloat16_export_says_what_rounding_costs(base, tmp_path, capsys):
@@ -298,15 +279,12 @@ def test_a_bfloat16_export_says_what_rounding_costs(base, tmp_path, capsys):
             unmoved += int((new[key] == old[key].bfloat16()).sum())
             count += delta.numel()
     assert count == 2 * (32 * 32 + 32 * 48) and all(t.dtype == torch.bfloat16 for t in new.values())
-    assert (
-        found.lost == pytest.approx(float((lost / changed) ** 0.5), rel=1e-4) and found.lost > 0.1
-    )
+    assert found.lost == pytest.approx(float((lost / changed) ** 0.5), rel=1e-4)
+    assert found.lost > 0.1
     assert found.unmoved == unmoved / count and 0 < found.unmoved < 1
     said = capsys.readouterr().err
-    assert (
-        f"{found.lost:.3%} of the adapter's change" in said
-        and f"{found.unmoved:.1%} of the trained weights" in said
-    )
+    assert f"{found.lost:.3%} of the adapter's change" in said
+    assert f"{found.unmoved:.1%} of the trained weights" in said
 
 
 def test_an_export_never_writes_over_a_folder_nor_leaves_half_of_one(base: Path, tmp_path: Path):
@@ -331,9 +309,8 @@ def test_the_export_command(base, tmp_path, monkeypatch, capsys):
     assert main([*words, "--out", "out"]) == 0  # model.path is base/sudoku
     shutil.move(base, tmp_path / "elsewhere")
     assert main([*words, "--model", "elsewhere", "--out", "again"]) == 0
-    names = sorted(p.name for p in Path("out").iterdir())
-    assert names == sorted(p.name for p in Path("again").iterdir())
-    assert all((Path("out") / n).read_bytes() == (Path("again") / n).read_bytes() for n in names)
+    first, again = ({p.name: p.read_bytes() for p in Path(f).iterdir()} for f in ("out", "again"))
+    assert first == again
 
 
 def test_a_fresh_adapter_leaves_the_generators_of_all_gpus_alone(monkeypatch):

@@ -70,17 +70,16 @@ def test_an_adapter_without_finite_numbers_is_refused(folder: Path, odd: float |
     tensors = load((folder / ADAPTER).read_bytes())
     name = sorted(tensors)[0]
     if odd is None:
-        tensors[name] = tensors[name].view(
-            torch.int32
-        )  # as one changed letter of the header has it
+        # as one changed letter of the header has it
+        tensors[name] = tensors[name].view(torch.int32)
     else:
         tensors[name][0, 0] = odd
     save_file(tensors, folder / ADAPTER)
-    refused(
-        lambda: load_adapter(policy().adapted, read_adapter(folder), folder),
-        "not finite",
-        name,
-    )
+    used = lambda: load_adapter(policy().adapted, read_adapter(folder), folder)  # noqa: E731
+    refused(used, "not finite", name)
+
+
+WHOLE = dict.fromkeys([ADAPTER, "adapter_config.json", "state.json"], "")
 
 
 @pytest.mark.parametrize(
@@ -90,16 +89,8 @@ def test_an_adapter_without_finite_numbers_is_refused(folder: Path, odd: float |
         ("[" * 5000, "digests.json is missing or damaged"),
         ("{}", "digests.json is missing or damaged"),
         (json.dumps({"state.json": ""}), "digests.json does not name adapter_model.safetensors"),
-        (
-            json.dumps(
-                {ADAPTER: "", "adapter_config.json": "", "state.json": "", "/etc/passwd": ""}
-            ),
-            "names '/etc/passwd'",
-        ),
-        (
-            json.dumps({ADAPTER: "", "adapter_config.json": "", "state.json": "", "a\0": ""}),
-            "names 'a",
-        ),
+        (json.dumps(WHOLE | {"/etc/passwd": ""}), "names '/etc/passwd'"),
+        (json.dumps(WHOLE | {"a\0": ""}), "names 'a"),
     ],
 )
 def test_a_checkpoint_with_odd_digests_is_not_used(here, capsys, digests: str, said: str):

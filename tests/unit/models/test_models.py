@@ -95,9 +95,8 @@ def test_attention_goes_through_the_named_function(name, shape, is_padded, monke
     model(ids, keep if is_padded else None)
     assert len(calls) == 2
     module, q, k, v, mask, options = calls[0]
-    assert (
-        isinstance(module, LladaBlock) and module.num_key_value_groups == 2 and not module.is_causal
-    )
+    assert isinstance(module, LladaBlock) and module.num_key_value_groups == 2
+    assert not module.is_causal
     assert (q, k, v) == ((2, 4, 9, 8), (2, 2, 9, 8), (2, 2, 9, 8))
     assert options == {"is_causal": False}
     assert mask is None if not is_padded else (mask.shape == shape and mask.dtype == torch.bool)
@@ -148,9 +147,8 @@ def test_gradient_checkpointing_recomputes_blocks_and_changes_no_gradient(
     plain, counted = gradients(False), len(runs)
     checkpointed = gradients(True)
     assert (counted, len(runs) - counted) == (2, 4)
-    assert len(plain) == 8 and all(
-        g.any() and torch.equal(g, checkpointed[name]) for name, g in plain.items()
-    )
+    assert len(plain) == 8
+    assert all(g.any() and torch.equal(g, checkpointed[name]) for name, g in plain.items())
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # newer transformers have another name for it

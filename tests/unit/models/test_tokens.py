@@ -69,10 +69,8 @@ def test_lladas_prompt_is_the_published_one(as_llada: Path):
     )
     assert policy.tokenizer.decode(policy.text.encode(asked)) == expected
     ids = policy.text.encode(asked)
-    assert (
-        ids[0] == policy.tokenizer.bos_token_id
-        and (ids == policy.tokenizer.bos_token_id).sum() == 1
-    )
+    assert ids[0] == policy.tokenizer.bos_token_id
+    assert (ids == policy.tokenizer.bos_token_id).sum() == 1
     assert policy.tokenizer.decode(policy.text.encode(asked, "<a> ")) == expected + "<a> "
 
 

@@ -69,17 +69,6 @@ def test_the_cache_changes_no_token(policy, threshold, temperature, block_length
     assert 0 < sum(ends) < 64 or temperature == 0.0
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["sdar", "llada2_moe", "a2d-qwen3"])
-def test_greedy_answers_to_1000_prompts_are_the_same_with_the_cache(name, tmp_path, monkeypatch):
-    policy, how = block_policy(name, tmp_path), Decoding(12, 4, 6, batch_size=50)
-    asked = requests(1000)
-    batches = [asked[first : first + 50] for first in range(0, 1000, 50)]
-    cached = [r.to_dict() for batch in batches for r in denoise(policy, batch, how)]
-    monkeypatch.setattr("dopsd.rollout.sampler.GrowingHidden", WithoutCache)
-    assert cached == [r.to_dict() for batch in batches for r in denoise(policy, batch, how)]
-
-
 def test_a_row_does_not_depend_on_its_batch(policy: LlmPolicy):
     together = denoise(policy, requests(16), GREEDY)
     alone = [denoise(policy, [request], GREEDY)[0] for request in requests(16)]

@@ -100,18 +100,6 @@ def test_only_the_likeliest_tokens_that_hold_the_share_are_sampled():
     assert drawn == {1, 2}
 
 
-def test_blocks_are_finished_left_to_right_whatever_the_confidence():
-    policy = FakePolicy(4, table=table([1, 2, 3, 4], [1.0, 2.0, 9.0, 9.0]))
-    rollout = denoise(policy, [GenerationRequest("p", 0, PROMPT, 0)], Decoding(4, 2, 4))[0]
-    assert rollout.revealed_at.tolist() == [1, 0, 2, 3]
-
-
-def test_equal_confidence_goes_to_the_lower_position():
-    policy = FakePolicy(4, table=table([1, 1, 1, 1], [2.0] * 4))
-    rollout = denoise(policy, [GenerationRequest("p", 0, PROMPT, 0)], Decoding(4, 4, 4))[0]
-    assert rollout.revealed_at.tolist() == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize(
     ("block", "steps", "expected"), [(8, 4, [2, 2, 2, 2]), (8, 3, [3, 3, 2]), (5, 5, [1] * 5)]
 )
