@@ -74,21 +74,21 @@ def filled(text: ChatText, written: str, length: int, answer: str):
     return span, with_answer(text, ids, span, answer, text.eos_id)
 
 
-def test_an_answer_of_the_same_length_replaces_the_old_one_and_nothing_else():
-    span, new = filled(CHARACTERS, f"a<answer>12</answer>b{EOT}", 30, "43")
-    assert (span.start, span.end, span.closed, span.answer) == (9, 11, 20, "12")
-    assert CHARACTERS.decode(new.ids) == f"a<answer>43</answer>b{EOT}"
-    assert (new.start, new.end, new.closed) == (9, 11, 11)
-
-
 @pytest.mark.parametrize(
-    ("answer", "end", "closed"), [("4", 10, 19), ("4321", 13, 22), ("1234567", 16, 25)]
+    ("answer", "length", "after", "end", "closed"),
+    [
+        ("43", 30, f"b{EOT}", 11, 11),  # of the same length: nothing else changes
+        ("4", 25, EOT, 10, 19),  # another length: the tail is built again
+        ("4321", 25, EOT, 13, 22),
+        ("1234567", 25, "", 16, 25),  # no room for the end of the turn
+    ],
 )
-def test_an_answer_of_another_length_builds_the_tail_again(answer: str, end: int, closed: int):
-    _, new = filled(CHARACTERS, f"a<answer>12</answer>{EOT}", 25, answer)
-    written = f"a<answer>{answer}</answer>" + EOT * (closed < 25)  # the last one leaves no room
-    assert CHARACTERS.decode(new.ids) == written and len(new.ids) == 25
-    assert (new.start, new.end, new.closed) == (9, end, closed)
+def test_an_answer_replaces_the_old_one(answer, length, after, end, closed):
+    text = f"a<answer>12</answer>{after or EOT}"
+    span, new = filled(CHARACTERS, text, length, answer)
+    assert (span.start, span.end, span.closed, span.answer) == (9, 11, 20, "12")
+    assert CHARACTERS.decode(new.ids) == f"a<answer>{answer}</answer>{after}"
+    assert (new.start, new.end, new.closed) == (9, end, closed) and len(new.ids) == length
 
 
 def test_the_text_after_the_answer_goes_and_an_open_answer_keeps_its_brace():

@@ -9,6 +9,7 @@ import torch
 from conftest import write_params
 from fakes import FakePolicy
 from test_answer_span import CHARACTERS, completion
+from test_literal import collected
 
 from dopsd.algorithms.d_opsd.states import BlockSchedule, reveal, states_by_update
 from dopsd.algorithms.d_opsd.teacher import AS_STUDENT, TeacherView, gathered
@@ -22,6 +23,7 @@ from dopsd.distributed.process_group import SingleProcess
 from dopsd.rollout.collector import RolloutGroup
 from dopsd.tasks.countdown.config import CountdownConfig
 from dopsd.tasks.countdown.task import Countdown
+from dopsd.tasks.sudoku.task import Sudoku
 
 EOS = CHARACTERS.eos_id
 MASK = 99
@@ -153,3 +155,26 @@ def test_a_view_survives_its_way_to_another_process():
     (run, _), (view, own) = gathered(SingleProcess(), [rollout()] * 2, [given, AS_STUDENT])
     assert own == AS_STUDENT and run.completion_ids.tolist() == rollout().completion_ids.tolist()
     assert view.showable.dtype == torch.bool and plain(view) == plain(given)
+
+
+class Last(Reader):
+    """Right if the gold answer is in the last tags."""
+
+    def verify(self, problem: Problem, text: str) -> Score:
+        return super().verify(problem, text[text.rindex("<answer>") :])
+
+
+def test_a_place_before_the_one_that_is_scored_is_dropped():
+    twice = rollout("<answer>12</answer><|endoftext|><answer>9")
+    given = policy(), Last(), PROBLEM, twice, "43"
+    assert lesson(*given) is not None and lesson(*given, after_eos=True) is None
+
+
+def test_whole_completions_are_checked_where_they_are_scored(project, monkeypatch):
+    read: list[str] = []
+    verify = Sudoku.verify
+    monkeypatch.setattr(Sudoku, "verify", lambda *to: read.append(to[-1]) or verify(*to))
+    loop, _ = collected("infill", False, sampling__text_after_eos=True)
+    assert len(read) > loop.counters["rollouts"]  # and those with a right answer
+    tokens = loop.policy.tokenizer  # of special tokens too
+    assert {len(tokens(text, add_special_tokens=False)["input_ids"]) for text in read} == {40}

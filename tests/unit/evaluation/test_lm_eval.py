@@ -132,7 +132,7 @@ def test_a_protocol_runs_as_it_is_and_the_harness_may_begin_an_answer(project):
         ("path=base/sudoku,device=nowhere", "device nowhere"),
         ("path=base/sudoku,protocol=gredy", "did you mean greedy"),
         ("path=base/sudoku,step=20", "did you mean steps"),
-        ("path=base/sudoku,gen_length=100,block_length=32", "must be a multiple of block_length 32"),
+        ("path=base/sudoku,gen_length=100,block_length=32", "multiple of block_length 32"),
         ("path=base/sudoku,gen_length=abc,steps=20", "gen_length Input should be a valid"),
         ("path=base/sudoku,autocast=float16", "for `dopsd evaluate --protocol`"),
     ],

@@ -26,38 +26,22 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(found))
 
 
+RECORD = Path("base/sudoku/pretrain.json")
+MADE = "base/sudoku was made "
+OTHER = "pretrain.recipe 1 (params.yaml: 2)."
+OTHERS = "pretrain.seed 0 (params.yaml: 7), sampling.gen_length 40 (params.yaml: 48)."
+NOT_WRITTEN = "base/sudoku/model.safetensors: not the file that pretraining wrote."
+DATA = Path("data/sudoku/train.jsonl")
+NO_RECORD = "base/sudoku/pretrain.json: missing or damaged"
+SEED = {"pretrain__seed": 7, "sampling__gen_length": 48, "sampling__steps": 24}
 CHANGES = {
-    "recipe": (
-        lambda: write_params(pretrain__recipe=2),
-        "base/sudoku was made with pretrain.recipe 1 (params.yaml: 2).",
-    ),
-    "settings": (
-        lambda: write_params(pretrain__seed=7, sampling__gen_length=48, sampling__steps=24),
-        (
-            "base/sudoku was made with pretrain.seed 0 (params.yaml: 7), sampling.gen_length 40"
-            " (params.yaml: 48)."
-        ),
-    ),
-    "data": (
-        lambda: flip(Path("data/sudoku/train.jsonl")),
-        "base/sudoku was made from another data/sudoku/train.jsonl",
-    ),
-    "damage": (
-        lambda: flip(WEIGHTS),
-        "base/sudoku/model.safetensors: not the file that pretraining wrote.",
-    ),
-    "no weights": (
-        lambda: WEIGHTS.unlink(),
-        "base/sudoku/model.safetensors: not the file that pretraining wrote.",
-    ),
-    "no record": (
-        lambda: Path("base/sudoku/pretrain.json").unlink(),
-        "base/sudoku/pretrain.json: missing or damaged",
-    ),
-    "no JSON": (
-        lambda: Path("base/sudoku/pretrain.json").write_text('{"data": 1}'),
-        "base/sudoku/pretrain.json: missing or damaged",
-    ),
+    "recipe": (lambda: write_params(pretrain__recipe=2), f"{MADE}with {OTHER}"),
+    "settings": (lambda: write_params(**SEED), f"{MADE}with {OTHERS}"),
+    "data": (lambda: flip(DATA), f"{MADE}from another data/sudoku/train.jsonl"),
+    "damage": (lambda: flip(WEIGHTS), NOT_WRITTEN),
+    "no weights": (lambda: WEIGHTS.unlink(), NOT_WRITTEN),
+    "no record": (lambda: RECORD.unlink(), NO_RECORD),
+    "no JSON": (lambda: RECORD.write_text('{"data": 1}'), NO_RECORD),
 }
 
 
