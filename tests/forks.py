@@ -54,12 +54,8 @@ def start_ranks(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(count),
-        "OMP_NUM_THREADS": "1",
-    }
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    shared |= {"WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
     ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
     return [start(function, *arguments, **shared, **rank) for rank in ranks]
 

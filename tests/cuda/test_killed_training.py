@@ -43,13 +43,9 @@ def start(folder: Path) -> subprocess.Popen:
     words = [sys.executable, "-m", "dopsd", "train", "--task", "sudoku", "--method", "d_opsd"]
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     with (folder / "output").open("ab") as output:
-        return subprocess.Popen(
-            words,
-            cwd=folder,
-            env=os.environ | {"PYTHONPATH": paths},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+        streams = {"stdout": output, "stderr": subprocess.STDOUT}
+        env = os.environ | {"PYTHONPATH": paths}
+        return subprocess.Popen(words, cwd=folder, env=env, **streams)
 
 
 def kill_after_a_checkpoint(run: subprocess.Popen, folder: Path, every: int) -> None:

@@ -73,13 +73,9 @@ def gradient(weight: Tensor) -> Tensor:
 def test_logits_at_all_lengths_and_paddings(name, block, device, within: Within, tmp_path: Path):
     exact, policy = policies(tmp_path, (name, block), device)
     ids, keep = texts()
-    cases = {
-        "even": (ids, None),
-        "one_token": (ids[:, -1:], None),
-        "one_block_and_a_token": (ids[:, -5:], None),
-        "padded": (ids, keep),
-        "padded_alone": (ids[1:2], keep[1:2]),
-    }
+    cases = {"even": (ids, None), "one_token": (ids[:, -1:], None)}
+    cases["one_block_and_a_token"] = (ids[:, -5:], None)
+    cases |= {"padded": (ids, keep), "padded_alone": (ids[1:2], keep[1:2])}
     if not policy.output_shift:  # else nothing predicts the only token
         cases["one_token_and_padding"] = (ids[2:], keep[2:])
     with torch.no_grad():

@@ -69,12 +69,12 @@ def rank_gradient(out: Path, rank: int, size: int, place: torch.device) -> None:
     batches = [batch.rows(list(range(len(batch)))[rank::size]) for batch in collect(loop)]
     loop.micro_batches.gradients(loop.algorithm, loop.policy, batches, 1.0)
     if size > 1:
-        torch.distributed.init_process_group(
+        backend, place_of = (
             "nccl" if place.type == "cuda" else "gloo",
-            init_method=f"file://{out.resolve()}.ranks",
-            rank=rank,
-            world_size=size,
+            f"file://{out.resolve()}.ranks",
         )
+        ranks = {"rank": rank, "world_size": size}
+        torch.distributed.init_process_group(backend, init_method=place_of, **ranks)
         sum_gradients(p for p in loop.parameters.values() if p.grad is not None)
         torch.distributed.destroy_process_group()
     if rank == 0:

@@ -24,13 +24,9 @@ from dopsd.tasks.registry import TASKS, load_task
 TOKENIZER = llada_tokenizer()
 TOKENIZER.chat_template = LLADA_TEMPLATE
 END, TURN, MASK = "<|endoftext|>", "<|eot_id|>", "<|mdm_mask|>"
+EXACT = {"train": {"path": "a.csv"}, "verifier": {"type": "exact"}}
 WHOLE = CustomTaskConfig.model_validate(
-    {
-        "type": "custom",
-        "train": {"path": "a.csv"},
-        "verifier": {"type": "exact"},
-        "answer_format": [{"text": "whole"}],
-    }
+    EXACT | {"type": "custom", "answer_format": [{"text": "whole"}]}
 )
 NUMBERS = {"numbers": [3, 4, 5], "target": 12}
 PUZZLE, GRID = "0234341221434321", "1234341221434321"

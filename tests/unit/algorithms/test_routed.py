@@ -70,14 +70,8 @@ def test_where_beta_is_0_wrong_rollouts_learn_by_the_policy_gradient(project, mo
 @pytest.mark.parametrize("confident", [None, 0.0])  # 0: also predict all other masked tokens
 def test_loss_and_gradient_are_those_of_the_literal_formula(project, confident):
     """beta D scaled to 0.05 where A > 0 but for tokens shown, the gain, and the anchor."""
-    loop, (batch, *_) = collected(
-        "routed",
-        clip=0.05,
-        distil_weight=2.0,
-        distil_warmup=0.0,
-        anchor_weight=0.5,
-        confident=confident,
-    )
+    weights = {"distil_weight": 2.0, "distil_warmup": 0.0, "anchor_weight": 0.5}
+    loop, (batch, *_) = collected("routed", clip=0.05, confident=confident, **weights)
     beta = 2.0 * (batch.distil_weight > 0)
     assert torch.equal(batch.distil_weight, beta) and 0 < (beta > 0).sum() < len(batch)
     assert (batch.advantage[beta > 0] > 0).all()
@@ -138,19 +132,14 @@ def test_a_wrong_rollout_learns_from_the_gold_answer_and_a_right_sibling_alone(
     is_told = batch.policy_weight == 0
     assert torch.equal(batch.distil_weight > 0, is_told) and 0 < is_told.sum() < len(batch)
     for row in range(len(batch)):
-        prompt, asked = (
-            policy.text.decode(ids[:-40][mask[:-40]])
-            for ids, mask in (
-                (batch.teacher_ids[row], batch.teacher_mask[row]),
-                (batch.ids[row], batch.mask[row]),
-            )
-        )
+        told = policy.text.decode(batch.teacher_ids[row, :-40][batch.teacher_mask[row, :-40]])
+        asked = policy.text.decode(batch.ids[row, :-40][batch.mask[row, :-40]])
         student, teacher = batch.ids[row, -40:], batch.teacher_ids[row, -40:]
         shown = student != teacher
         if not is_told[row]:
-            assert prompt == asked
+            assert told == asked
             continue
-        assert len(prompt) > len(asked) and prompt.startswith(asked[:16])
+        assert len(told) > len(asked) and told.startswith(asked[:16])
         assert shown.any() and (student[shown] == policy.mask_id).all()
         (problem,) = [p for p in loop.problems if p.prompt in asked]
         start = answer_span(policy.text, batch.targets[row], policy.eos_id).start

@@ -168,13 +168,9 @@ def test_the_harness_itself_runs_the_model_and_a_refusal_is_one_line(tmp_path, m
     words += ["--include_path", str(TASK_FILES), "--apply_chat_template", "--output_path", "out"]
     path = f"path={ROOT / 'base/sudoku'},gen_length=40,block_length=8,steps=20"
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache")}
-    ran = subprocess.run(
-        [sys.executable, *words, "--model_args", path],
-        cwd=tmp_path,
-        env={**os.environ, **offline, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    env = {**os.environ, **offline, "PYTHONPATH": str(ROOT)}
+    command_line = [sys.executable, *words, "--model_args", path]
+    ran = subprocess.run(command_line, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     (results,) = tmp_path.glob("out/*/results_*.json")
     found = json.loads(results.read_text())["results"]["sudoku_local"]
@@ -222,10 +218,8 @@ def test_every_difference_to_the_harness_on_gsm8k_is_the_one_that_the_docs_expla
     found = simple_evaluate(
         Replay(), tasks=["gsm8k_local"], task_manager=tasks, log_samples=True, bootstrap_iters=0
     )
-    theirs = {
-        (sample["filter"], sample["doc"]["prompt"]): sample
-        for sample in found["samples"]["gsm8k_local"]
-    }
+    samples = found["samples"]["gsm8k_local"]
+    theirs = {(sample["filter"], sample["doc"]["prompt"]): sample for sample in samples}
     task = load_task("gsm8k", TASKS.config_class("gsm8k")())
     pairs, why = Counter(), Counter()
     for row in rows:

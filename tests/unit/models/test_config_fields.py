@@ -126,12 +126,6 @@ def test_what_is_switched_off_needs_no_name(toys: dict[str, Path], tmp_path: Pat
     assert read_config(tmp_path).n_layers == raw["num_hidden_layers"]
 
 
-def test_the_rotated_width_of_llada2_may_be_a_share(toys: dict[str, Path], tmp_path: Path):
-    shutil.copy(toys["llada2_moe"] / "config.json", tmp_path)
-    rewrite(tmp_path / "config.json", rotary_dim=None, partial_rotary_factor=0.25)
-    assert read_config(tmp_path).rotary_dim == 2  # of 8
-
-
 def test_classes_may_be_named_oddly(toys: dict[str, Path], tmp_path: Path):
     shutil.copy(toys["llada_moe"] / "config.json", tmp_path)
     rewrite(tmp_path / "config.json", architectures="LLaDAMoEModelLM")

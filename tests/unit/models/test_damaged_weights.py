@@ -47,12 +47,9 @@ def folder(here: Path, sound: dict[str, bytes]) -> Path:
 def test_an_adapter_file_that_is_no_file_is_refused_at_once(folder: Path, name: str, kind: str):
     path = folder / name
     path.unlink()
-    {
-        "device": lambda: path.symlink_to("/dev/zero"),
-        "pipe": lambda: os.mkfifo(path),
-        "loop": lambda: path.symlink_to(path.absolute()),
-        "folder": path.mkdir,
-    }[kind]()
+    makers = {"device": lambda: path.symlink_to("/dev/zero"), "pipe": lambda: os.mkfifo(path)}
+    makers |= {"loop": lambda: path.symlink_to(path.absolute()), "folder": path.mkdir}
+    makers[kind]()
     refused(lambda: lora_of(folder), f"a: no {name}")
 
 

@@ -223,10 +223,8 @@ def test_a_tokenizer_without_mask_gets_the_familys(tmp_path: Path):
     assert policy.tokenizer(special, add_special_tokens=False)["input_ids"] == [*range(90, 94)]
     assert policy.suppress_tokens == [*range(92, 112)]
     asked = policy.tokenizer.decode(policy.text.encode([{"role": "user", "content": "1+1"}]))
-    assert (
-        asked.replace("!", "")
-        == "<|im_start|>user1+1<|im_end|><|im_start|>assistant<think></think>"
-    )
+    expected = "<|im_start|>user1+1<|im_end|><|im_start|>assistant<think></think>"
+    assert asked.replace("!", "") == expected
     rewrite(tmp_path / "config.json", mask_token_id=95)
     with pytest.raises(
         DopsdError, match="would be token 93 of this tokenizer, but the model's is 95"

@@ -30,11 +30,8 @@ def test_the_published_config_loads_as_it_is(tmp_path: Path):
     config = AutoConfig.from_pretrained(tmp_path)
     assert isinstance(config, LladaConfig)
     assert {name: vars(config)[name] for name in READ} == {name: PUBLISHED[name] for name in READ}
-    assert (config.mask_token_id, config.eos_token_id, config.pad_token_id) == (
-        126336,
-        126081,
-        126081,
-    )
+    ids = (config.mask_token_id, config.eos_token_id, config.pad_token_id)
+    assert ids == (126336, 126081, 126081)
 
 
 def test_a_folder_with_the_hubs_code_loads_without_running_it(tmp_path, monkeypatch):
@@ -67,10 +64,8 @@ NORM = "model.transformer.ln_f.weight"
 
 
 def shard_with(folder: Path, name: str) -> Path:
-    return (
-        folder
-        / json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"][name]
-    )
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    return folder / index["weight_map"][name]
 
 
 def change_tensor(folder: Path, change: dict[str, Tensor | None]) -> None:
@@ -78,11 +73,8 @@ def change_tensor(folder: Path, change: dict[str, Tensor | None]) -> None:
     path, index = shard_with(folder, NORM), folder / "model.safetensors.index.json"
     tensors = {name: t for name, t in (load_file(path) | change).items() if t is not None}
     save_file(tensors, path, metadata={"format": "pt"})
-    listed = {
-        name: file
-        for name, file in json.loads(index.read_text())["weight_map"].items()
-        if file != path.name
-    }
+    before = json.loads(index.read_text())["weight_map"]
+    listed = {name: file for name, file in before.items() if file != path.name}
     rewrite(index, weight_map=listed | dict.fromkeys(tensors, path.name))
 
 
@@ -120,16 +112,12 @@ def test_a_damaged_or_absent_shard_is_named(tmp_path: Path):
     whole = path.read_bytes()
     for content in (whole[:-8], whole[:4], b"\xff" * 8 + whole[8:]):
         path.write_bytes(content)
-        with pytest.raises(
-            DopsdError,
-            match=rf"{path.name}: not a whole safetensors file .*; restore the file, or download",
-        ):
+        said = rf"{path.name}: not a whole safetensors file .*; restore the file, or download"
+        with pytest.raises(DopsdError, match=said):
             load_policy(ModelConfig(path=str(tmp_path)), None, 0)
     path.unlink()
-    with pytest.raises(
-        DopsdError,
-        match=rf"{path.name}: \d tensors? missing with this file, which .*index.json lists: ",
-    ):
+    said = rf"{path.name}: \d tensors? missing with this file, which .*index.json lists: "
+    with pytest.raises(DopsdError, match=said):
         load_policy(ModelConfig(path=str(tmp_path)), None, 0)
 
 
@@ -169,10 +157,8 @@ def test_a_folder_of_another_kind_is_refused(tmp_path: Path):
         load_policy(ModelConfig(path=str(tmp_path)), None, 0)
     for text in ("{", '{"model_type": "stranger"}'):
         (tmp_path / "config.json").write_text(text)
-        with pytest.raises(
-            DopsdError,
-            match=r"config\.json: (not a model's config|model_type .stranger. is not supported)",
-        ) as raised:
+        said = r"config\.json: (not a model's config|model_type .stranger. is not supported)"
+        with pytest.raises(DopsdError, match=said) as raised:
             load_policy(ModelConfig(path=str(tmp_path)), None, 0)
         assert "\n" not in str(raised.value)
 

@@ -164,17 +164,8 @@ def test_gradient_checkpointing_can_be_switched_on_as_with_any_transformers_mode
 
 
 def published_names() -> set[str]:
-    block = [
-        "attn_norm",
-        "ff_norm",
-        "q_proj",
-        "k_proj",
-        "v_proj",
-        "attn_out",
-        "ff_proj",
-        "up_proj",
-        "ff_out",
-    ]
+    block = ["attn_norm", "ff_norm", "q_proj", "k_proj", "v_proj", "attn_out"]
+    block += ["ff_proj", "up_proj", "ff_out"]
     names = {f"model.transformer.{name}.weight" for name in ("wte", "ln_f", "ff_out")}
     return names | {
         f"model.transformer.blocks.{i}.{name}.weight" for i in range(32) for name in block

@@ -40,11 +40,8 @@ def toy(name: str, folder: Path = BASE) -> list[str]:
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project: Path, name: str):
     toy(name)
-    changes = settings(name) | {
-        "train__prompts_per_collect": 2,
-        "method__d_opsd__keep": "all",
-        "method__d_opsd__attempts": 1,
-    }
+    changes = settings(name) | {"train__prompts_per_collect": 2}
+    changes |= {"method__d_opsd__keep": "all", "method__d_opsd__attempts": 1}
     found = []
     for is_sharded in (False, True):
         write_params(**changes, launch__shard=is_sharded)

@@ -48,12 +48,8 @@ def as_llada(tmp_path: Path) -> Path:
     mask, eos = tokenizer.convert_tokens_to_ids(["<|mdm_mask|>", "<|endoftext|>"])
     toy_rows = {"mask_token_id": mask, "eos_token_id": eos, "pad_token_id": eos}
     rewrite(tmp_path / "config.json", **toy_rows)
-    odd = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "trust_remote_code": True,
-        "gmask_token": "[gMASK]",
-        "backend": None,
-    }
+    odd = {"tokenizer_class": "PreTrainedTokenizerFast", "trust_remote_code": True}
+    odd |= {"gmask_token": "[gMASK]", "backend": None}
     rewrite(tmp_path / "tokenizer_config.json", **odd)  # as the published file has them
     return tmp_path
 
@@ -124,15 +120,11 @@ def test_llada_may_end_its_turn_and_its_text_but_write_no_other_special_token(as
     assert tokenizer.mask_token is None and policy.mask_id == tokenizer.convert_tokens_to_ids(
         "<|mdm_mask|>"
     )
-    names = [
-        *("<|startoftext|>", "[CLS]", "[gMASK]", "<|reserved_token_0|>", "<role>", "</role>"),
-        "<|arithmetic_start|>",
-    ]
+    names = ["<|startoftext|>", "[CLS]", "[gMASK]", "<|reserved_token_0|>", "<role>", "</role>"]
+    names += ["<|arithmetic_start|>"]
     names += ["<|mdm_mask|>", "<|start_header_id|>", "<|end_header_id|>"]
-    assert policy.suppress_tokens == [
-        *sorted(tokenizer.convert_tokens_to_ids(names)),
-        *range(len(tokenizer), 112),
-    ]
+    special = sorted(tokenizer.convert_tokens_to_ids(names))
+    assert policy.suppress_tokens == [*special, *range(len(tokenizer), 112)]
 
 
 def test_a_mask_that_is_an_ordinary_token_is_refused(as_llada: Path):

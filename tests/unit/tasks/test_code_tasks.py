@@ -207,12 +207,9 @@ def commands() -> list[list[str]]:
 def test_a_task_of_programs_reads_its_rows_and_scores_generations(tmp_path: Path):
     rows = [{"question": "Add.", "answer": ADD, "tests": TESTS.splitlines(), "first": ""}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    section = {
-        "type": "custom",
-        "train": {"path": str(tmp_path / "rows.jsonl")},
-        "answer_format": [{"tag": "answer"}, {"text": "whole"}],
-        "verifier": {"type": "python_tests", "before": "first"},
-    }
+    section = {"type": "custom", "train": {"path": str(tmp_path / "rows.jsonl")}}
+    section["answer_format"] = [{"tag": "answer"}, {"text": "whole"}]
+    section["verifier"] = {"type": "python_tests", "before": "first"}
     task = load_task("mine", CustomTaskConfig.model_validate(section))
     assert isinstance(task, CustomTask)
     ((_, problem),) = task.read("train")

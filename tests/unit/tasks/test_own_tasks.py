@@ -127,10 +127,8 @@ def test_held_out_rows_are_drawn_by_seed_and_no_question_is_in_two_splits(tmp_pa
 
 def test_rows_of_test_stay_and_leave_the_other_splits(tmp_path: Path):
     train = csv(tmp_path / "train.csv", *numbered(6))
-    splits = {
-        "validation": {"path": str(csv(tmp_path / "v.csv", "Q2,a2", "v,a"))},
-        "test": {"path": str(csv(tmp_path / "t.csv", "q2,a2", "q3,a3", "q3,a3"))},
-    }
+    v, t = csv(tmp_path / "v.csv", "Q2,a2", "v,a"), csv(tmp_path / "t.csv", "q2,a2", *2 * ["q3,a3"])
+    splits = {"validation": {"path": str(v)}, "test": {"path": str(t)}}
     built = task(train, **splits).build()
     assert [p.prompt for p in built["train"]] == ["q0", "q1", "q4", "q5"]
     assert [p.prompt for p in built["validation"]] == ["v"]
@@ -224,10 +222,8 @@ print(json.dumps({name: [[p.prompt, p.answer] for p in rows] for name, rows in s
 
 @pytest.mark.full
 def test_rows_come_from_a_hub_by_name_split_and_revision(tmp_path: Path):
-    files = {
-        "train.csv": b"question,answer\n1+1?,2\n1+2?,3\n",
-        "test.csv": b"question,answer\n2+2?,4\n",
-    }
+    train, test = b"question,answer\n1+1?,2\n1+2?,3\n", b"question,answer\n2+2?,4\n"
+    files = {"train.csv": train, "test.csv": test}
     with hub_server() as hub:
         hub.add("me/rows", files)
         env = os.environ | {"HF_ENDPOINT": hub.address, "HF_TOKEN": TOKEN}

@@ -79,6 +79,9 @@ def test_partial_scores_show_a_fall_to_guessing():
     assert sum(flagged(0.25, 10, 4) for _ in range(100)) >= 98
 
 
+OFTEN = {"train__collapse_window": 1, "method__d_opsd__updates_per_trajectory": 1}
+
+
 def totals() -> dict[str, int]:
     return json.loads(Path("runs/sudoku/d_opsd/0/train.json").read_text())
 
@@ -87,12 +90,7 @@ def totals() -> dict[str, int]:
 def test_a_collapsed_run_stops_where_it_is_set_to_and_stays_stopped(
     project, monkeypatch, capsys, stops: bool
 ):
-    write_params(
-        train__stop_on_collapse=stops,
-        train__updates=8,
-        train__collapse_window=1,
-        method__d_opsd__updates_per_trajectory=1,
-    )
+    write_params(train__stop_on_collapse=stops, train__updates=8, **OFTEN)
     monkeypatch.setattr(
         CollapseDetector, "is_collapsed", property(lambda self: len(self.scores) >= 3)
     )
@@ -110,14 +108,8 @@ def test_a_policy_that_stops_answering_is_seen_and_its_run_ends_with_its_checkpo
     project, monkeypatch, capsys
 ):
     """After the second collect nothing is kept any more: no update follows that could have told."""
-    write_params(
-        train__updates=60,
-        train__collapse_window=1,
-        train__collapse_errors=0.1,
-        train__max_empty_collects=3,
-        method__d_opsd__updates_per_trajectory=1,
-        method__d_opsd__attempts=1,
-    )
+    settings = {"train__updates": 60, "train__collapse_errors": 0.1, "method__d_opsd__attempts": 1}
+    write_params(**settings, train__max_empty_collects=3, **OFTEN)
     scored = RolloutCollector.scored
 
     def failing(self, tried):
@@ -149,11 +141,8 @@ def test_a_policy_that_stops_answering_is_seen_and_its_run_ends_with_its_checkpo
 
 @pytest.mark.parametrize("skips", [True, False])  # False: an update on weight decay alone
 def test_a_run_that_never_has_anything_to_learn_from_is_refused(project, capsys, skips: bool):
-    hopeless = {
-        "method__d_opsd__keep_threshold": 1.0,
-        "method__d_opsd__attempts": 1,
-        "method__d_opsd__skip_empty": skips,
-    }
+    hopeless = {"method__d_opsd__keep_threshold": 1.0, "method__d_opsd__attempts": 1}
+    hopeless["method__d_opsd__skip_empty"] = skips
     write_params(train__max_empty_collects=1, **hopeless)
     assert main(["train"]) == 2
     assert "2 collects in a row gave nothing to learn from" in capsys.readouterr().err

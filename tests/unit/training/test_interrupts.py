@@ -27,10 +27,8 @@ from dopsd.training.run_identity import scratch_folder
 
 
 def saved() -> list[int]:
-    return [
-        c.update
-        for c in checkpoint.checkpoints(scratch_folder(load_params().run("sudoku", "d_opsd", 0)))
-    ]
+    folder = scratch_folder(load_params().run("sudoku", "d_opsd", 0))
+    return [c.update for c in checkpoint.checkpoints(folder)]
 
 
 def has_logged() -> bool:
@@ -154,13 +152,8 @@ def test_only_a_second_ctrl_c_at_a_terminal_some_seconds_later_ends_without_savi
 
 def test_a_terminal_is_one_that_the_process_is_in_the_foreground_of():
     code = "from dopsd.core.interrupts import is_at_terminal\nprint(is_at_terminal())"
-    assert subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    ).stdout.startswith("False")
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+    assert start(["-c", code], **streams).communicate()[0].startswith("False")
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(sys.executable, [sys.executable, "-c", code], environment())
@@ -191,15 +184,10 @@ def test_a_checkpoint_is_never_missing_while_another_one_takes_its_place(tmp_pat
 def test_training_saves_and_ends_when_dvc_is_killed(project):
     """What DVC started would otherwise train on, unseen, with the folder locked."""
     write_params(train__updates=400, train__checkpoint_every=400)
-    code = (
-        f"import subprocess, sys; sys.exit(subprocess.run([{sys.executable!r}, '-m', 'dopsd',"
-        " 'train']).returncode)"
-    )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", code],
-        env=environment() | {"DVC_STAGE": "train"},
-        stderr=subprocess.DEVNULL,
-    )
+    train = [sys.executable, "-m", "dopsd", "train"]
+    code = f"import subprocess, sys; sys.exit(subprocess.run({train}).returncode)"
+    words, env = [sys.executable, "-c", code], environment() | {"DVC_STAGE": "train"}
+    parent = subprocess.Popen(words, env=env, stderr=subprocess.DEVNULL)
     until(lambda: has_logged() or parent.poll() is not None)
     parent.kill()
     assert parent.wait() == -signal.SIGKILL

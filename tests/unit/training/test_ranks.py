@@ -92,12 +92,8 @@ def test_a_base_in_parts_over_two_ranks_gives_the_same_bits(project, method: str
     }
     write_params(**settings, train__micro_batch_states=1)
     whole, found = gradients_of(2, "whole.safetensors", method)
-    write_params(
-        **settings,
-        train__micro_batch_states=1,
-        launch__shard=True,
-        train__gradient_checkpointing=True,
-    )
+    recomputed = {"launch__shard": True, "train__gradient_checkpointing": True}
+    write_params(**settings, train__micro_batch_states=1, **recomputed)
     parts, same = gradients_of(2, "parts.safetensors", method)
     assert any(len(set(sizes)) > 1 for sizes in same["states"])  # one rank makes a pass more
     assert found | {"sharded": True} == same
@@ -133,10 +129,8 @@ def test_two_ranks_evaluate_with_a_base_in_parts(project, monkeypatch):
     write_params(launch__processes=2, train__updates=1, launch__shard=True)
     assert main(["train"]) == main(["evaluate"]) == main(["select"]) == main(["test"]) == 0
     run_key = Path("runs/sudoku/d_opsd/0")
-    parts = {
-        path: path.read_bytes()
-        for path in (run_key / "evaluate.json", run_key / "test/paired.json")
-    }
+    files = run_key / "evaluate.json", run_key / "test/paired.json"
+    parts = {path: path.read_bytes() for path in files}
     write_params(launch__processes=2, train__updates=1)
     for path in Path("work/eval").iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -164,10 +158,8 @@ def test_what_cannot_be_computed_by_several_ranks_is_refused(project, capsys):
 
 def test_a_rank_without_batches_sends_the_same_dtype_as_the_others():
     loop, sent = Trainer.__new__(Trainer), []
-    loop.algorithm, loop.policy = (
-        SimpleNamespace(normalize_by_all_prompts=False),
-        SimpleNamespace(device=torch.device("cpu")),
-    )
+    loop.algorithm = SimpleNamespace(normalize_by_all_prompts=False)
+    loop.policy = SimpleNamespace(device=torch.device("cpu"))
     loop.accelerator = SimpleNamespace(reduce=lambda tensor, _: sent.append(tensor) or tensor)
     assert loop._denominator([]) == 1.0
     assert [tensor.dtype for tensor in sent] == [torch.float32]

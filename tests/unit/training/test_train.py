@@ -111,11 +111,8 @@ def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_checkpoi
 
     def poisoned(self, policy, batch):
         found = loss(self, policy, batch)
-        return (
-            type(found)(found.total * float("nan"), found.metrics)
-            if policy.updates_made == 2
-            else found
-        )
+        factor = float("nan") if policy.updates_made == 2 else 1.0
+        return type(found)(found.total * factor, found.metrics)
 
     from dopsd.algorithms.d_opsd.algorithm import DOpsd
     from dopsd.models.llm_policy import LlmPolicy
@@ -193,10 +190,8 @@ def test_a_checkpoint_that_was_damaged_while_training_went_on_is_not_left_out(
     with monkeypatch.context() as patch:
         patch.setattr(TrainingFolder, "save", saved)
         assert train() == 75
-    assert (
-        "step-000002 was damaged after saving; run the same command to repeat it"
-        in capsys.readouterr().err
-    )
+    said = "step-000002 was damaged after saving; run the same command to repeat it"
+    assert said in capsys.readouterr().err
     assert not OUT.exists()
     assert train() == 0 and len(adapter_digests()) == 2
 
