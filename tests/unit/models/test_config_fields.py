@@ -98,6 +98,7 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("a2d-qwen3", {"rope_scaling": {"rope_type": "llama3"}}, "rope_type: 'unknown|llama3"),
         ("llada2_moe", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type: 'yarn'"),
         ("illada", {"layer_norm_eps": 1e-5}, "layer_norm_eps: 1e-05"),
+        ("a2d-llama", {"output_shift": 2}, "output_shift: 2; expected 0 or 1"),
         ("a2d-llama", {"mlp_bias": True}, "mlp_bias: True; this model computes False"),
         ("a2d-llama", {"rope_interleaved": True}, "rope_interleaved: True, which is not verified"),
         ("llada", {"rope_theta": None}, "lacks rope_theta"),

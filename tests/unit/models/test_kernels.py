@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -188,15 +187,6 @@ def test_auto_is_torch_where_fused_kernels_cannot_run(tmp_path, monkeypatch):
     assert backends.kernels_of(without, gpu) == "torch"  # as its config.json says
     monkeypatch.setattr(backends, "find_spec", lambda name: None)
     assert backends.kernels_of(auto, gpu) == "torch"
-
-
-def test_liger_on_a_cpu_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    save_toy(tmp_path)
-    monkeypatch.setattr(backends, "find_spec", lambda name: object())
-    model = ModelConfig(path=str(tmp_path), kernels="liger")
-    with pytest.raises(DopsdError, match=r"^model\.kernels: liger needs an NVIDIA GPU") as raised:
-        load_policy(model, None, 0, torch.device("cpu"))
-    assert raised.value.exit_code == 2 and "\n" not in str(raised.value)
 
 
 def test_an_architecture_without_fused_kernels_is_refused(monkeypatch: pytest.MonkeyPatch):
