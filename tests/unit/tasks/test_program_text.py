@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 import pytest
 
@@ -84,13 +85,15 @@ LAYOUTS = {
 
 
 def ran(answer: str, before: str = "") -> None:
-    """Run the tests of an addition."""
+    """Run the tests of an addition; what traces this process goes on, which `run` ends."""
     source, sink = os.pipe()
     os.write(sink, b"passed")
     os.close(sink)
+    trace = sys.gettrace()
     try:
         run(answer, before, TESTS, source)
     finally:
+        sys.settrace(trace)
         os.close(source)
 
 
