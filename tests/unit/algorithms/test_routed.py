@@ -59,6 +59,14 @@ def test_without_teacher_and_anchor_it_is_trace_rl_bit_for_bit(project):
     assert_equal(plain, same)
 
 
+def test_where_all_rollouts_are_right_nobody_is_told_and_it_is_trace_rl(project, monkeypatch):
+    graded(monkeypatch, [1, 1, 1])
+    _, plain = trained("trace_rl", kl_weight=0.0)
+    settings = {"teach": "wrong", "distil_weight": 1.0, "anchor_weight": 0.0}
+    _, same = trained("routed", **settings)
+    assert_equal(plain, same)
+
+
 def test_where_beta_is_0_wrong_rollouts_learn_by_the_policy_gradient(project, monkeypatch):
     graded(monkeypatch, [0, 1, 0])
     monkeypatch.setattr(routed, "strength", lambda *_: 0.0)
