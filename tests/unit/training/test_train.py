@@ -226,6 +226,13 @@ def test_a_run_leaves_no_time_path_or_id_in_what_is_compared(trained, trained_on
     assert config["base_model_name_or_path"] == "base"
 
 
+def test_the_first_update_of_a_warm_up_has_learning_rate_zero(project):
+    write_params(train__updates=1)
+    assert train() == 0
+    tensors = load_tensors(OUT / "step-000001" / ADAPTER)
+    assert all(not t.any() for name, t in tensors.items() if "lora_B" in name)
+
+
 @pytest.mark.parametrize(
     "method",
     [
