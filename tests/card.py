@@ -30,15 +30,8 @@ RESULTS = (
     Path(os.environ["CUDA_TESTS_RESULTS"]).resolve() if "CUDA_TESTS_RESULTS" in os.environ else None
 )
 WHY = "no NVIDIA GPU; CUDA_TESTS_DEVICE=cpu rehearses these tests on the CPU"
-FILES = (  # what teaches most in a second comes first
-    "test_same_logits",
-    "test_same_losses",
-    "test_same_tokens",
-    "test_fused_kernels",
-    "test_full_memory",
-    "test_training_steps",
-    "test_killed_training",
-)
+FILES = ["test_same_logits", "test_same_losses", "test_same_tokens"]  # what teaches most is first
+FILES += ["test_fused_kernels", "test_full_memory", "test_training_steps", "test_killed_training"]
 
 # Bounds in float32, as shares of a norm. Sums of some hundred products in another order move the
 # last two or three of 24 bits, about 1e-6. A wrong mask, angle or index moves 1e-2 and more.

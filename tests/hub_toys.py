@@ -31,6 +31,16 @@ COMMON = {
     "mask_token_id": 1,
     "vocab_size": 112,
 }
+CONFIGS = json.loads((Path(__file__).parent / "unit/models/published_configs.json").read_text())
+LEFT_OUT = {"dtype", "torch_dtype", "bos_token_id", "pad_token_id"}  # of float32 and few tokens
+
+
+def published(name: str, **sizes: object) -> dict[str, object]:
+    """A published config.json at toy width."""
+    fields = {field: value for field, value in CONFIGS[name].items() if field not in LEFT_OUT}
+    return fields | COMMON | sizes
+
+
 HUB = {
     "a2d-qwen3": {
         "architectures": ["A2DQwen3LMHeadModel"],
@@ -38,15 +48,6 @@ HUB = {
         "attention_bias": False,
         "head_dim": 16,  # not hidden_size / num_attention_heads
         "tie_word_embeddings": True,
-        "use_sliding_window": False,
-        "sliding_window": None,
-        "max_window_layers": 2,
-    },
-    "Dream": {
-        "architectures": ["DreamModel"],
-        "auto_map": {"AutoModel": "modeling_dream.DreamModel"},
-        "tie_word_embeddings": False,
-        "use_mrope": False,
         "use_sliding_window": False,
         "sliding_window": None,
         "max_window_layers": 2,
@@ -77,69 +78,32 @@ HUB["a2d-qwen2"] = {
     "sliding_window": None,
     "max_window_layers": 2,
 }
-HUB["sdar"] = HUB["a2d-qwen3"] | {
-    "architectures": ["SDARForCausalLM"],
-    "auto_map": {"AutoModel": "modeling_sdar.SDARForCausalLM"},
-    "block_size": 4,
-    "tie_word_embeddings": False,
-}
-HUB["llada_moe"] = {
-    "architectures": ["LLaDAMoEModelLM"],
-    "attention_bias": False,
-    "dense_intermediate_size": 24,
-    "expert_intermediate_size": 16,
-    "intermediate_size": ABSENT,
-    "model_type": "llada",
-    "moe_layer_freq": [1, 1],
-    "moe_router_enable_expert_bias": False,
-    "moe_router_score_function": "softmax",
-    "norm_topk_prob": None,
-    "num_experts": 8,
-    "num_experts_per_tok": 2,
-    "output_router_logits": False,
-    "partial_rotary_factor": 1,
-    "qk_layernorm": True,
-    "routed_scaling_factor": 1,
-    "router_aux_loss_coef": 0.01,
-    "router_num_group": None,
-    "router_topk_group": None,
-    "shared_expert_intermediate_size": None,
-    "tie_word_embeddings": False,
-}
+HUB["Dream"] = published("apple/DiffuCoder-7B-Instruct", max_window_layers=2)
+HUB["sdar"] = published("JetLM/SDAR-4B-Chat", block_size=4, head_dim=16, max_window_layers=2)
+HUB["llada_moe"] = published(
+    "inclusionAI/LLaDA-MoE-7B-A1B-Instruct",
+    dense_intermediate_size=24,
+    expert_intermediate_size=16,
+    intermediate_size=ABSENT,
+    moe_layer_freq=[1, 1],
+    num_experts=8,
+    num_experts_per_tok=2,
+)
 NAMES = list(HUB)
 SHIFTED = ["Dream", "a2d-llama"]  # position i - 1 predicts token i
-LLADA2 = {  # names neither mask nor end of text nor block; the family's are the defaults
-    "architectures": ["LLaDA2MoeModelLM"],
-    "model_type": "llada2_moe",
-    "first_k_dense_replace": 1,
-    "head_dim": 8,
-    "hidden_act": "silu",
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "max_position_embeddings": 64,
-    "moe_intermediate_size": 16,
-    "moe_router_enable_expert_bias": True,
-    "n_group": 4,
-    "norm_topk_prob": True,
-    "num_attention_heads": 4,
-    "num_experts": 8,
-    "num_experts_per_tok": 2,
-    "num_hidden_layers": 3,
-    "num_key_value_heads": 2,
-    "num_shared_experts": 1,
-    "partial_rotary_factor": 0.5,
-    "rms_norm_eps": 1e-6,
-    "rope_scaling": None,
-    "rope_theta": 500.0,
-    "rotary_dim": 4,
-    "routed_scaling_factor": 2.5,
-    "score_function": "sigmoid",
-    "tie_word_embeddings": False,
-    "topk_group": 2,
-    "use_bias": False,
-    "use_qkv_bias": False,
-    "vocab_size": 112,
-}
+LLADA2 = published(
+    "inclusionAI/LLaDA2.1-mini",
+    head_dim=8,
+    moe_intermediate_size=16,
+    n_group=4,
+    num_experts=8,
+    num_experts_per_tok=2,
+    num_hidden_layers=3,
+    rotary_dim=4,
+    topk_group=2,
+)
+for own in ("mask_token_id", "eos_token_id"):  # the family's are the defaults
+    del LLADA2[own]
 
 
 def save_hub(folder: Path, name: str, **changes: object) -> dict[str, Tensor]:

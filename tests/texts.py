@@ -30,9 +30,8 @@ FRAGMENTS = [
 def garbage() -> st.SearchStrategy[str]:
     """Fragments that extraction looks for, in any order, some repeated into long runs."""
     fragment = st.one_of(st.sampled_from(FRAGMENTS), st.text(max_size=5))
-    run = st.builds(
-        lambda text, times: text * times, fragment, st.sampled_from([1, 1, 1, 2, 50, 600])
-    )
+    times = st.sampled_from([1, 1, 1, 2, 50, 600])
+    run = st.builds(lambda text, times: text * times, fragment, times)
     return st.lists(run, max_size=12).map("".join)
 
 

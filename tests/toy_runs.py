@@ -44,15 +44,15 @@ def evaluator(attempts: int = 1) -> tuple[Evaluator, EvalProtocol]:
 
 
 def assert_continues_to_the_same_bytes(
-    monkeypatch: pytest.MonkeyPatch, digests: Callable[[], dict[str, str]]
+    monkeypatch: pytest.MonkeyPatch, digests: Callable[[], dict[str, str]], killed_at: int = 3
 ) -> dict[str, str]:
-    """Train once to the end, and once killed before its fourth update and begun again."""
+    """Train once to the end, and once killed after so many updates and begun again."""
     assert train() == 0
     whole = digests()
     for path in Path("work").glob("train-*"):
         path.rename(path.with_name(f"other-{path.name}"))
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        die_at(patch, 3)
+        die_at(patch, killed_at)
         train()
     assert train() == 0
     assert digests() == whole

@@ -13,21 +13,10 @@ from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.text import CHARACTERS, build_tokenizer
 
-SHAPE = {
-    "d_model": 32,
-    "n_heads": 4,
-    "n_layers": 2,
-    "mlp_hidden_size": 48,
-    "vocab_size": 106,
-    "embedding_size": 112,
-}
-IDS = {
-    "max_sequence_length": 64,
-    "rope_theta": 500.0,
-    "rms_norm_eps": 1e-5,
-    "mask_token_id": 1,
-    "eos_token_id": 0,
-}
+SHAPE = {"d_model": 32, "n_heads": 4, "n_layers": 2, "mlp_hidden_size": 48}
+SHAPE |= {"vocab_size": 106, "embedding_size": 112}
+IDS = {"max_sequence_length": 64, "rope_theta": 500.0, "rms_norm_eps": 1e-5}
+IDS |= {"mask_token_id": 1, "eos_token_id": 0}
 
 
 def toy(kv_heads: int = 4, is_tied: bool = False) -> LladaForMaskedLM:
@@ -69,13 +58,9 @@ def llada_tokenizer() -> PreTrainedTokenizerFast:
     added += ["<role>", "</role>", "<|arithmetic_start|>", "<|mdm_mask|>"]
     added += ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
     core.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in added])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        bos_token="<|startoftext|>",
-        eos_token="<|endoftext|>",
-        pad_token="<|endoftext|>",
-        cls_token="[CLS]",
-    )
+    names = {"bos_token": "<|startoftext|>", "cls_token": "[CLS]"}
+    names |= dict.fromkeys(["eos_token", "pad_token"], "<|endoftext|>")
+    return PreTrainedTokenizerFast(tokenizer_object=core, **names)
 
 
 def rewrite(path: Path, **changes: object) -> None:

@@ -1,9 +1,4 @@
-"""A card whose memory runs out: micro-batches and batches of rollouts are halved, with the results
-of the smaller ones.
-
-Another tensor fills the card up to the middle between what half of the rows and all of them need.
-In a rehearsal a layer refuses more than half of the rows.
-"""
+"""A card whose memory runs out: batches are halved, with the results of smaller ones."""
 
 from __future__ import annotations
 
@@ -83,9 +78,7 @@ def test_a_micro_batch_that_does_not_fit_is_halved(loop: Trainer, device, within
     within(LOGITS, gradient=distance(found, expected))  # the failed pass has left nothing
 
 
-def test_a_batch_of_rollouts_that_does_not_fit_is_halved_once(
-    loop: Trainer, device, within: Within
-):
+def test_a_batch_of_rollouts_that_does_not_fit_is_halved_once(loop, device, within):
     rows, prompt = 8 if device == CPU else 2**13, torch.arange(2, 98)
     requests = [GenerationRequest(str(i), 0, prompt, i) for i in range(rows)]
 

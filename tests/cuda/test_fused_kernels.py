@@ -1,7 +1,4 @@
-"""Fused kernels on a card: the operators of a CPU but for rounding, alone and in a whole model.
-
-A rehearsal computes the CPU's operators in their place.
-"""
+"""Fused kernels on a card: the operators of a CPU but for rounding."""
 
 from __future__ import annotations
 

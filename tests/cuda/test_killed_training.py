@@ -1,8 +1,4 @@
-"""A run of the embedded base that is killed and continued on a card: what one learns that is not.
-
-Three runs go on side by side: one, the same again, and one that is killed after a checkpoint. If a
-card repeats a run byte for byte, it continues one byte for byte.
-"""
+"""Runs on a card: one, the same again, and one that is killed and continued."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from signal import SIGKILL
 
 import pytest
 import torch
-from card import CPU, Within, distance, note
+from card import CPU, distance, note
 from small_settings import ROOT
 
 from dopsd.cli.main import main
@@ -47,13 +43,9 @@ def start(folder: Path) -> subprocess.Popen:
     words = [sys.executable, "-m", "dopsd", "train", "--task", "sudoku", "--method", "d_opsd"]
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     with (folder / "output").open("ab") as output:
-        return subprocess.Popen(
-            words,
-            cwd=folder,
-            env=os.environ | {"PYTHONPATH": paths},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+        streams = {"stdout": output, "stderr": subprocess.STDOUT}
+        env = os.environ | {"PYTHONPATH": paths}
+        return subprocess.Popen(words, cwd=folder, env=env, **streams)
 
 
 def kill_after_a_checkpoint(run: subprocess.Popen, folder: Path, every: int) -> None:
@@ -68,9 +60,7 @@ def weights(folder: Path, updates: int) -> torch.Tensor:
     return torch.cat([saved[name].flatten() for name in sorted(saved)])
 
 
-def test_a_killed_run_continues_as_if_it_had_not_been(
-    device, within: Within, tmp_path: Path, monkeypatch
-):
+def test_a_killed_run_continues_as_if_it_had_not_been(device, within, tmp_path, monkeypatch):
     updates, every = (4, 2) if device == CPU else (12, 4)
     first, again, killed = folders = [tmp_path / name for name in ("first", "again", "killed")]
     project(first, updates, every, device)

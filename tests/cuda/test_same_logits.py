@@ -73,13 +73,9 @@ def gradient(weight: Tensor) -> Tensor:
 def test_logits_at_all_lengths_and_paddings(name, block, device, within: Within, tmp_path: Path):
     exact, policy = policies(tmp_path, (name, block), device)
     ids, keep = texts()
-    cases = {
-        "even": (ids, None),
-        "one_token": (ids[:, -1:], None),
-        "one_block_and_a_token": (ids[:, -5:], None),
-        "padded": (ids, keep),
-        "padded_alone": (ids[1:2], keep[1:2]),
-    }
+    cases = {"even": (ids, None), "one_token": (ids[:, -1:], None)}
+    cases["one_block_and_a_token"] = (ids[:, -5:], None)
+    cases |= {"padded": (ids, keep), "padded_alone": (ids[1:2], keep[1:2])}
     if not policy.output_shift:  # else nothing predicts the only token
         cases["one_token_and_padding"] = (ids[2:], keep[2:])
     with torch.no_grad():
@@ -91,9 +87,7 @@ def test_logits_at_all_lengths_and_paddings(name, block, device, within: Within,
 
 
 @kinds
-def test_gradients_of_the_adapter_and_of_all_weights(
-    name, block, device, within: Within, tmp_path: Path
-):
+def test_gradients_of_the_adapter_and_of_all_weights(name, block, device, within, tmp_path):
     exact, policy = policies(tmp_path, (name, block), device)
     gradients, losses = [], []
     for each in (policy, exact):
@@ -110,9 +104,7 @@ def test_gradients_of_the_adapter_and_of_all_weights(
 
 
 @kinds
-def test_logits_in_bfloat16_round_as_on_the_cpu(
-    name, block, device, within: Within, tmp_path: Path
-):
+def test_logits_in_bfloat16_round_as_on_the_cpu(name, block, device, within, tmp_path):
     """The median over tokens: an expert that is nearly chosen may change a token's logits."""
     exact, policy = policies(tmp_path, (name, block), device, "bfloat16")
     _, on_cpu = policies(tmp_path, (name, block), CPU, "bfloat16")

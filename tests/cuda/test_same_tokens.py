@@ -56,13 +56,10 @@ def sampled(policy: LlmPolicy, way: Decoding, at_once: int = len(LENGTHS)) -> li
 
 def differ(ours: list[Rollout], theirs: list[Rollout]) -> list[bool]:
     """Which rows differ in a token or in the step that committed it."""
-    return [
-        not (
-            torch.equal(a.completion_ids, b.completion_ids)
-            and torch.equal(a.revealed_at, b.revealed_at)
-        )
-        for a, b in zip(ours, theirs, strict=True)
-    ]
+    pairs = list(zip(ours, theirs, strict=True))
+    tokens = [torch.equal(a.completion_ids, b.completion_ids) for a, b in pairs]
+    steps = [torch.equal(a.revealed_at, b.revealed_at) for a, b in pairs]
+    return [not (a and b) for a, b in zip(tokens, steps, strict=True)]
 
 
 def unstable(policy: LlmPolicy, way: Decoding, exact: list[Rollout]) -> list[bool]:

@@ -1,4 +1,4 @@
-"""Steps of training on a card: AdamW's saved state, waits of the host, two ranks, 4-bit bases."""
+"""Steps of training on a card: waits of the host, two ranks, 4-bit bases."""
 
 from __future__ import annotations
 
@@ -12,47 +12,16 @@ import pytest
 import torch
 from card import CPU, GRADIENT, Within, collect, distance, gradient_of, note, trainer
 from small_settings import ROOT
-from torch import Tensor, nn
+from torch import nn
 
-from dopsd.config.loading import load_params
 from dopsd.core.tensor_files import load_tensors, save_tensors
 from dopsd.models.config import AdapterConfig, ModelConfig
 from dopsd.models.llm_policy import load_policy
 from dopsd.rollout.config import Decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
-from dopsd.training.optim import STATE, adamw, restore_moments, sum_gradients
+from dopsd.training.optim import sum_gradients
 
 pytestmark = pytest.mark.cuda
-
-
-def steps(optimizer: torch.optim.Optimizer, weights: list[Tensor], seed: int) -> None:
-    draw = torch.Generator().manual_seed(seed)
-    for _ in range(2):
-        for p in weights:
-            p.grad = torch.randn(p.shape, generator=draw).to(p)
-        optimizer.step()
-
-
-def test_adamw_continues_from_saved_moments(project, device, within: Within):
-    settings, names = load_params().run("sudoku", "d_opsd", 0).train, ["a", "b"]
-    weights = [torch.ones(shape, device=device, requires_grad=True) for shape in (5, (3, 7))]
-    optimizer, continued = adamw(weights, settings), adamw(weights, settings)
-    steps(optimizer, weights, 0)
-    saved = {
-        f"{kind}/{name}": optimizer.state[p][kind].detach().cpu().clone()
-        for name, p in zip(names, weights, strict=True)
-        for kind in STATE
-    }
-    kept = [p.detach().clone() for p in weights]
-    steps(optimizer, weights, 1)
-    went_on = [p.detach().clone() for p in weights]
-    with torch.no_grad():
-        for p, value in zip(weights, kept, strict=True):
-            p.copy_(value)
-    restore_moments(continued, names, saved)
-    steps(continued, weights, 1)
-    assert not any(torch.equal(p, q) for p, q in zip(weights, kept, strict=True))
-    within(0, weight=max((p - q).abs().max().item() for p, q in zip(weights, went_on, strict=True)))
 
 
 def waits(work: Callable[[], object]) -> list[str]:
@@ -100,12 +69,12 @@ def rank_gradient(out: Path, rank: int, size: int, place: torch.device) -> None:
     batches = [batch.rows(list(range(len(batch)))[rank::size]) for batch in collect(loop)]
     loop.micro_batches.gradients(loop.algorithm, loop.policy, batches, 1.0)
     if size > 1:
-        torch.distributed.init_process_group(
+        backend, place_of = (
             "nccl" if place.type == "cuda" else "gloo",
-            init_method=f"file://{out.resolve()}.ranks",
-            rank=rank,
-            world_size=size,
+            f"file://{out.resolve()}.ranks",
         )
+        ranks = {"rank": rank, "world_size": size}
+        torch.distributed.init_process_group(backend, init_method=place_of, **ranks)
         sum_gradients(p for p in loop.parameters.values() if p.grad is not None)
         torch.distributed.destroy_process_group()
     if rank == 0:

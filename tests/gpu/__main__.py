@@ -1,7 +1,4 @@
-"""`PYTHONPATH=tests python -m gpu run train` runs a command of dopsd on a pretended GPU.
-
-`check` prints what the device itself does, as JSON.
-"""
+"""`PYTHONPATH=tests python -m gpu run train` runs a command of dopsd on a pretended GPU."""
 
 from __future__ import annotations
 

@@ -10,25 +10,23 @@ from pathlib import Path
 from typing import Any
 
 REPORT = "PRETENDED_GPU_REPORT"  # variable: the file that gets waits by line and peak memory
-LIMIT = 2**19 - 1  # entries of a tensor with true values; the matrices that doctor times have more
 KILLED_AT = "PRETENDED_GPU_KILLED_AT"  # variable: the update at whose begin the process dies
 
 
 def run(words: list[str]) -> int:
-    """Run `dopsd WORDS` and return its exit code.
-
-    Waits by line and peak memory go to stderr, or to the file that REPORT names.
-    """
+    """Run `dopsd WORDS` and return its exit code; waits and memory go to REPORT or stderr."""
     from gpu import attention, cuda_api
 
     cuda_api.announce()
     attention.use()
     from dopsd.cli.main import main
+    from dopsd.pipeline.doctor import card
     from gpu.device import Device
 
+    card.SIZE = 64  # of the matrices that doctor times
     if KILLED_AT in os.environ:
         _die_at(int(os.environ[KILLED_AT]))
-    with Device(LIMIT if words[0] == "doctor" else None) as device:
+    with Device() as device:
         code = main(words)
     report = {"peak_bytes": device.memory.peak, "syncs_by_line": device.syncs.by_line()}
     if REPORT in os.environ:

@@ -1,14 +1,7 @@
-"""The pretended device: runs operators on true small values, or on the shapes of large ones.
-
-Tensors of one operator must be on one device, as on a GPU. What makes the host wait is counted,
-and bytes are followed.
-"""
+"""The pretended device: tensors of one operator are on it, waits of the host are counted."""
 
 from __future__ import annotations
 
-import functools
-import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,48 +14,14 @@ from gpu.tensor import GpuTensor, mapped, tensors
 
 aten = torch.ops.aten
 COLLECTIVES = "c10d"  # namespace of operators between GPUs
-UNKNOWN = 1.0  # stands for a small number that depends on unknown ones
-
-
-@dataclass(frozen=True)
-class Schema:
-    """What an operator writes to: positions and names of its arguments."""
-
-    positions: tuple[int, ...]
-    names: tuple[str, ...]
-    returned: int  # tensors that it returns; of an in-place operator 0 or 1
-    has_size: bool  # an argument says how large the result is
-
-    def written(self, args: tuple, kwargs: dict) -> list[Any]:
-        """Return the arguments that are written to."""
-        if not self.positions:
-            return []
-        found = [args[i] for i in self.positions if i < len(args)]
-        return found + [kwargs[name] for name in self.names if name in kwargs]
-
-
-@functools.cache
-def schema_of(func: Any) -> Schema:
-    """Return what an operator writes to."""
-    arguments = func._schema.arguments
-    positions = [i for i, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
-    has_size = any(a.name in ("size", "repeats", "end") for a in arguments)
-    names = tuple(arguments[i].name for i in positions)
-    return Schema(tuple(positions), names, len(func._schema.returns), has_size)
 
 
 class Device(TorchDispatchMode):
-    """The device in use while it is entered.
+    """The device in use while it is entered; syncs and memory are what happened on it."""
 
-    Attributes:
-        limit: entries up to which a new tensor has true values; None: all have.
-        syncs, memory: what happened on the device.
-    """
-
-    def __init__(self, limit: int | None = None, capacity: int | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.limit = math.inf if limit is None else limit
-        self.syncs, self.memory = HostSyncs(), Memory(capacity)
+        self.syncs, self.memory = HostSyncs(), Memory()
 
     def __enter__(self):
         GpuTensor.run = self.run
@@ -103,12 +62,11 @@ class Device(TorchDispatchMode):
             out = self._communicate(func, args, kwargs)
         elif func in READS:
             self.syncs.add("item")
-            inner = args[0].inner
-            out = (torch.ones((), dtype=inner.dtype) if inner.is_meta else inner).item()
+            out = args[0].inner.item()
         else:
             self._check_devices(func, args, found)
             self._count_waits(func, args)
-            out = self._compute(func, args, kwargs, found)
+            out = self._compute(func, args, kwargs)
         return out
 
     def wrap(self, value: Any) -> Any:
@@ -123,13 +81,12 @@ class Device(TorchDispatchMode):
     def _download(self, source: GpuTensor, kwargs: dict) -> torch.Tensor:
         self.syncs.add("copy to the host")
         options = {**kwargs, "device": torch.device("cpu")}
-        return aten._to_copy.default(_true(source), **options).clone()
+        return aten._to_copy.default(source.inner, **options).clone()
 
     def _upload(self, source: torch.Tensor, kwargs: dict) -> GpuTensor:
         if not kwargs.get("non_blocking") and source.numel():
             self.syncs.add("copy from the host")
-        place = "meta" if source.numel() > self.limit else "cpu"
-        options = {**kwargs, "device": torch.device(place)}
+        options = {**kwargs, "device": torch.device("cpu")}
         copied = aten._to_copy.default(source, **options)
         return self.wrap(copied.clone() if copied is source else copied)
 
@@ -137,11 +94,10 @@ class Device(TorchDispatchMode):
         if isinstance(to, GpuTensor):
             if source.dim() and not is_async:
                 self.syncs.add("copy from the host")
-            if not to.inner.is_meta:
-                to.inner.copy_(source)
+            to.inner.copy_(source)
             return to
         self.syncs.add("copy to the host")
-        return to.copy_(_true(source))
+        return to.copy_(source.inner)
 
     def _communicate(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Run a collective on the values in main memory, as gloo does, in place."""
@@ -175,37 +131,14 @@ class Device(TorchDispatchMode):
 
     # -- values
 
-    def _compute(self, func: Any, args: tuple, kwargs: dict, found: list[torch.Tensor]) -> Any:
-        written = schema_of(func).written(args, kwargs)
-        ours = [t for t in found if isinstance(t, GpuTensor)]
-        is_known = not any(t.inner.is_meta for t in ours)
-        if not is_known and func in INDEXING and any(map(is_mask, args[1])):
-            args = (args[0], [i for index in args[1] for i in _positions(index)], *args[2:])
-        if not is_known and func in DATA_DEPENDENT:
-            args, is_known = mapped(args, _true), True
-        if is_known and not written and not func.is_view and self._may_be_large(func, ours):
-            shapes = func(*mapped(args, _meta), **{k: _meta(v) for k, v in kwargs.items()})
-            is_known = all(t.numel() <= self.limit for t in tensors([shapes]))
-        place = _host if is_known else _meta
-        out = func(*mapped(args, place), **{k: mapped(v, place) for k, v in kwargs.items()})
-        if written:
-            return written[0] if schema_of(func).returned else None
-        if not is_known and not func.is_view:
-            out = mapped(out, self._guess)
+    def _compute(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        out = func(*mapped(args, _host), **{k: mapped(v, _host) for k, v in kwargs.items()})
+        for i, argument in enumerate(func._schema.arguments):
+            if argument.alias_info and argument.alias_info.is_write:
+                written = args[i] if i < len(args) else kwargs.get(argument.name)
+                if written is not None:  # the arguments are the results
+                    return written if func._schema.returns else None
         return mapped(out, self.wrap)
-
-    def _may_be_large(self, func: Any, ours: list[torch.Tensor]) -> bool:
-        if self.limit == math.inf:
-            return False
-        bound = math.prod(max(t.numel(), 2) for t in ours)  # no product or broadcast has more
-        return not ours or schema_of(func).has_size or bound > self.limit
-
-    def _guess(self, value: Any) -> Any:
-        """Give a small result of unknown numbers some values, so that the work goes on."""
-        if not isinstance(value, torch.Tensor) or value.numel() > self.limit:
-            return value
-        fill = UNKNOWN if value.dtype.is_floating_point else 0
-        return torch.full(value.shape, fill, dtype=value.dtype, device="cpu")
 
 
 def _host(value: Any) -> Any:
@@ -215,29 +148,5 @@ def _host(value: Any) -> Any:
     return torch.device("cpu") if _is_cuda(value) else value
 
 
-def _meta(value: Any) -> Any:
-    """Return an argument without its numbers."""
-    if isinstance(value, GpuTensor):
-        value = value.inner
-    if isinstance(value, torch.Tensor):
-        return value if value.is_meta else value.to("meta")
-    return torch.device("meta") if _is_cuda(value) else value
-
-
 def _is_cuda(value: Any) -> bool:
     return isinstance(value, torch.device) and value.type == "cuda"
-
-
-def _true(value: Any) -> Any:
-    """Return a tensor of numbers on the CPU, made up where they are unknown."""
-    if not isinstance(value, GpuTensor):
-        return value
-    inner = value.inner
-    if not inner.is_meta:
-        return inner
-    return torch.full(inner.shape, UNKNOWN, dtype=inner.dtype, device="cpu")
-
-
-def _positions(index: Any) -> tuple[Any, ...]:
-    """Return an index, and a mask as the positions that its numbers select."""
-    return _true(index).nonzero().unbind(1) if is_mask(index) else (index,)

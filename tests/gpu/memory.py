@@ -10,25 +10,15 @@ ROUNDING = 512  # bytes; the caching allocator rounds every block up to a multip
 
 
 class Memory:
-    """Bytes of live storages.
+    """Bytes of live storages: now, at most since `reset_peak`, and of the card."""
 
-    Attributes:
-        held: bytes now.
-        peak: most bytes since `reset_peak`.
-        capacity: bytes of the card; None: endless.
-    """
-
-    def __init__(self, capacity: int | None) -> None:
+    def __init__(self) -> None:
         self.held = self.peak = 0
-        self.capacity = capacity
+        self.capacity: int | None = None  # endless
         self.sizes: dict[int, int] = {}  # bytes by address of the storage
 
     def follow(self, tensor: torch.Tensor) -> None:
-        """Count the storage of a tensor until it dies.
-
-        Raises:
-            OutOfMemoryError: if the card is full.
-        """
+        """Count the storage of a tensor until it dies."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self.sizes:

@@ -12,23 +12,12 @@ aten = torch.ops.aten
 
 ROOT = Path(__file__).parents[2]
 HERE = str(Path(__file__).parent)
-INDEXING = {
-    aten.index.Tensor,
-    aten.index_put_.default,
-    aten.index_put.default,
-    aten._index_put_impl_.default,
-    aten._unsafe_index.Tensor,
-}
+INDEXING = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default}
+INDEXING |= {aten._index_put_impl_.default, aten._unsafe_index.Tensor}
 # the values decide the shape of the result
-DATA_DEPENDENT = {
-    aten.nonzero.default,
-    aten.masked_select.default,
-    aten._unique2.default,
-    aten.unique_dim.default,
-    aten.unique_consecutive.default,
-    aten.repeat_interleave.Tensor,
-    aten.bincount.default,
-}
+DATA_DEPENDENT = {aten.nonzero.default, aten.masked_select.default, aten.bincount.default}
+DATA_DEPENDENT |= {aten._unique2.default, aten.unique_dim.default}
+DATA_DEPENDENT |= {aten.unique_consecutive.default, aten.repeat_interleave.Tensor}
 READS = {aten._local_scalar_dense.default, aten.item.default, aten.is_nonzero.default}
 
 

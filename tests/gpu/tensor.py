@@ -1,4 +1,4 @@
-"""A tensor that says `cuda:0`. Inside is a CPU tensor with its true values, or only a shape."""
+"""A tensor that says `cuda:0`; inside is one of the CPU."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ import torch
 
 
 class GpuTensor(torch.Tensor):
-    """A tensor of the pretended device.
-
-    Attributes:
-        inner: the values on the CPU; or a meta tensor, where the numbers are unknown.
-    """
+    """A tensor of the pretended device; `inner` has its values, on the CPU."""
 
     inner: torch.Tensor
     run: Callable[..., Any]  # how the device in use runs an operator; set by the device
@@ -35,8 +31,7 @@ class GpuTensor(torch.Tensor):
     def __init__(self, inner: torch.Tensor) -> None: ...
 
     def __repr__(self) -> str:
-        values = "unknown" if self.inner.is_meta else self.inner
-        return f"GpuTensor({tuple(self.shape)}, {self.dtype}, {values})"
+        return f"GpuTensor({tuple(self.shape)}, {self.dtype}, {self.inner})"
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):

@@ -11,7 +11,6 @@ from texts import golden, needs_golden
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from dopsd.core.tensors import first_index
 from dopsd.models.text import ChatText
 from dopsd.rollout.answer_span import answer_in_text, answer_span, with_answer
 from dopsd.tasks.gsm8k.task import number
@@ -75,21 +74,21 @@ def filled(text: ChatText, written: str, length: int, answer: str):
     return span, with_answer(text, ids, span, answer, text.eos_id)
 
 
-def test_an_answer_of_the_same_length_replaces_the_old_one_and_nothing_else():
-    span, new = filled(CHARACTERS, f"a<answer>12</answer>b{EOT}", 30, "43")
-    assert (span.start, span.end, span.closed, span.answer) == (9, 11, 20, "12")
-    assert CHARACTERS.decode(new.ids) == f"a<answer>43</answer>b{EOT}"
-    assert (new.start, new.end, new.closed) == (9, 11, 11)
-
-
 @pytest.mark.parametrize(
-    ("answer", "end", "closed"), [("4", 10, 19), ("4321", 13, 22), ("1234567", 16, 25)]
+    ("answer", "length", "after", "end", "closed"),
+    [
+        ("43", 30, f"b{EOT}", 11, 11),  # of the same length: nothing else changes
+        ("4", 25, EOT, 10, 19),  # another length: the tail is built again
+        ("4321", 25, EOT, 13, 22),
+        ("1234567", 25, "", 16, 25),  # no room for the end of the turn
+    ],
 )
-def test_an_answer_of_another_length_builds_the_tail_again(answer: str, end: int, closed: int):
-    _, new = filled(CHARACTERS, f"a<answer>12</answer>{EOT}", 25, answer)
-    written = f"a<answer>{answer}</answer>" + EOT * (closed < 25)  # the last one leaves no room
-    assert CHARACTERS.decode(new.ids) == written and len(new.ids) == 25
-    assert (new.start, new.end, new.closed) == (9, end, closed)
+def test_an_answer_replaces_the_old_one(answer, length, after, end, closed):
+    text = f"a<answer>12</answer>{after or EOT}"
+    span, new = filled(CHARACTERS, text, length, answer)
+    assert (span.start, span.end, span.closed, span.answer) == (9, 11, 20, "12")
+    assert CHARACTERS.decode(new.ids) == f"a<answer>{answer}</answer>{after}"
+    assert (new.start, new.end, new.closed) == (9, end, closed) and len(new.ids) == length
 
 
 def test_the_text_after_the_answer_goes_and_an_open_answer_keeps_its_brace():
@@ -145,7 +144,3 @@ def test_the_verifier_reads_the_span_of_published_generations(name, spans, unrea
         replaced = text[: span.start] + problem.answer + text[span.end :]
         unread -= not task.verify(problem, replaced).correct
     assert (found, unread, others) == (spans, 0, 0)
-
-
-def test_the_first_end_of_text_is_where_a_text_ends():
-    assert first_index(torch.tensor([1, 8, 8]), 8) == 1 and first_index(torch.tensor([1]), 8) == 1

@@ -1,6 +1,4 @@
-"""AR-style OPSD: the teacher's prompt tells the solution, the student's does not, and both look at
-the same state.
-"""
+"""AR-style OPSD: the teacher's prompt tells the solution; both look at the same state."""
 
 from __future__ import annotations
 

@@ -77,9 +77,7 @@ def test_a_block_is_masked_in_the_recorded_order_and_all_after_it(project):
 
 
 def test_the_loss_is_the_formula(fake_policy):
-    """(mean CE + mean CE of the complement + 2 x mean entropy at half temperature where right) / 4,
-    by hand.
-    """
+    """(CE + CE of the complement + 2 x entropy at half temperature where right) / 4, by hand."""
     table = torch.zeros(8, 10)
     table[0, 3] = table[2, 5] = math.log(91)  # 0.91 there, 0.01 elsewhere
     fake_policy.table = table

@@ -1,6 +1,4 @@
-"""The method on hand-made logits and on the tiny model: positions, reduction, weights, and the
-exact zero.
-"""
+"""The method on hand-made logits and on the tiny model; the exact zero."""
 
 from __future__ import annotations
 
@@ -22,36 +20,20 @@ from dopsd.training.run_identity import settings_of
 from dopsd.training.trainer import Trainer
 
 
-def states(
-    k: list[int],
-    candidates: list[list[int]],
-    committed: list[list[int]],
-    weight: list[float] | None = None,
-) -> States:
+def states(k: list, candidates: list, committed: list, weight: list | None = None) -> States:
+    """States with these candidates and committed tokens by row."""
     rows = len(k)
     flags = torch.zeros(2, rows, 4, dtype=torch.bool)
     for kind, places in enumerate((candidates, committed)):
         for row, chosen in enumerate(places):
             flags[kind, row, chosen] = True
-    ids = torch.full((rows, 6), MASK)
-    return States(
-        student_ids=ids,
-        student_mask=torch.ones(rows, 6, dtype=torch.bool),
-        teacher_ids=ids,
-        teacher_mask=torch.ones(rows, 6, dtype=torch.bool),
-        candidates=flags[0],
-        committed=flags[1],
-        k=torch.tensor(k),
-        block=torch.zeros(rows, dtype=torch.long),
-        step=torch.zeros(rows, dtype=torch.long),
-        weight=torch.tensor(weight or [1.0] * rows),
-    )
+    ids, mask = torch.full((rows, 6), MASK), torch.ones(rows, 6, dtype=torch.bool)
+    numbers = torch.tensor(k), *torch.zeros(2, rows, dtype=torch.long)
+    return States(ids, mask, ids, mask, *flags, *numbers, torch.tensor(weight or [1.0] * rows))
 
 
 class TwoFaced(FakePolicy):
-    """The first forward pass is the teacher's, the second the student's, each with its own
-    table.
-    """
+    """The first forward is the teacher's, the second the student's, each with its own table."""
 
     def __init__(self, teacher: torch.Tensor, student: torch.Tensor) -> None:
         super().__init__(4, table=teacher)
@@ -135,10 +117,8 @@ def test_states_are_weighted_and_uneven_k_is_not_padded_into_the_loss():
     batch = states([2, 1], [[1, 3], [2]], [[1, 3], [2]], weight=[0.25, 2.0])
     found = method().loss(TwoFaced(TEACHER, STUDENT), batch)
     assert found.total.item() == pytest.approx(0.25 * (kl(0.9) + kl(0.8)) + 2 * kl(0.6), abs=1e-6)
-    assert found.metrics["divergence"] == (
-        pytest.approx(kl(0.9) + kl(0.8) + kl(0.6), abs=1e-6),
-        3.0,
-    )
+    summed = pytest.approx(kl(0.9) + kl(0.8) + kl(0.6), abs=1e-6)
+    assert found.metrics["divergence"] == (summed, 3.0)
 
 
 def test_pack_and_take_gather_the_flagged_rows_in_order():
@@ -160,12 +140,6 @@ def first_update(**changes):
 def test_without_a_reveal_the_first_update_is_exactly_zero(project, divergence: str):
     _, found, gradients = first_update(reveal_ratio=0.0, divergence=divergence)
     assert found.total.item() == max(gradients) == 0.0
-
-
-def test_with_a_reveal_the_first_update_teaches(project):
-    _, found, gradients = first_update(reveal_ratio=0.5)
-    assert found.total.item() > 0.0 and max(gradients) > 0.0
-    assert 0.0 < found.metrics.means()["overlap_top20"] <= 1.0
 
 
 def test_an_empty_collect_is_skipped_or_counts_as_an_update(project):
@@ -219,14 +193,8 @@ def test_the_teacher_follows_the_student_where_it_is_set_to(project, teacher: st
 
 
 def test_warm_up_by_ratio_counts_the_updates_of_an_epoch(project):
-    loop = moved(
-        "d_opsd",
-        False,
-        train={"warmup_ratio": 0.5},
-        updates_per_trajectory=4,
-        train__prompts_per_collect=2,
-        train__updates=3,
-    )
+    size = {"train__prompts_per_collect": 2, "train__updates": 3}
+    loop = moved("d_opsd", False, train={"warmup_ratio": 0.5}, updates_per_trajectory=4, **size)
     run = load_params().run("sudoku", "d_opsd", 0)
     assert settings_of(run)[0]["train"]["warmup_ratio"] == 0.5
     assert loop.settings.warmup_updates == len(loop.problems)  # half of 4 / 2 updates a problem
@@ -244,18 +212,3 @@ def test_the_live_teacher_keeps_dropout_where_it_is_asked_to(project, dropout: b
             outputs = [loop.policy.hidden(ids, None) for _ in range(2)]
     assert torch.equal(*outputs) is not dropout
     assert loop.policy.core.training
-
-
-def test_modes_of_the_clip_that_bound_nothing_give_the_loss_without_a_clip(project):
-    """No number, one of 1000 nats by position, and the mode none; 0.01 gives another loss."""
-    changed = [(None, "entry"), (None, "position"), (1e3, "position"), (0.05, "none")]
-    changed += [(0.01, "position")]
-    losses = []
-    for clip, mode in changed:
-        loop, found, _ = first_update(reveal_ratio=0.5, clip=clip, clip_mode=mode)
-        losses.append((found.total.item(), [p.grad for p in loop.parameters.values()]))
-    (plain, gradients), *same, (bounded, _) = losses
-    for total, others in same:
-        assert total == plain
-        assert all(torch.equal(a, b) for a, b in zip(gradients, others, strict=True))
-    assert 0 < bounded < plain

@@ -1,6 +1,4 @@
-"""How often a process waits for its GPU. Here the device is `meta`: its tensors have no numbers, so
-that whatever reads one fails, but for the copies to main memory, which are counted.
-"""
+"""How often a process waits for its GPU: tensors of the device `meta` have no numbers."""
 
 from __future__ import annotations
 
@@ -93,9 +91,7 @@ SWITCHES: list[tuple[str, dict[str, object]]] = [  # whose losses take another w
 @pytest.mark.parametrize(
     ("method", "changes"), [(name, {}) for name in ALGORITHMS.names] + SWITCHES
 )
-def test_the_loss_of_a_micro_batch_reads_from_its_device_once(
-    project, request, method: str, changes: dict[str, object]
-):
+def test_the_loss_of_a_micro_batch_reads_from_its_device_once(project, request, method, changes):
     loop, batch = collected(method, **changes)
     reads = request.getfixturevalue("reads")  # from here on: collecting reads more often
     (micro_batch,) = batch.to("meta").split(10**6)

@@ -1,6 +1,4 @@
-"""diffu-GRPO on the tiny model: groups against their mean, masks of the prompt. Its loss is in
-test_literal.py.
-"""
+"""diffu-GRPO's groups and masks of the prompt; its loss is in test_literal.py."""
 
 from __future__ import annotations
 

@@ -36,9 +36,7 @@ def test_counts_of_a_group_are_equally_far_apart_and_each_as_often():
 
 
 def test_halves_are_rounded_to_even_so_that_one_completion_masks_every_second_number():
-    """Completion 3 of 6 is 257 / 2 = 128.5 from the first: k = 0 gives 128, 1 and 2 give 130, and
-    129 and 130 give 258 modulo 257.
-    """
+    """Completion 3 of 6 is 128.5 from the first: k = 0 gives 128, 1 and 2 give 130."""
     every = (torch.arange(257) + 0.5)[None] / 257
     counts = masked_counts(every, torch.tensor([3]), 6, torch.tensor([[256]])).flatten()
     expected = [128, *sorted([*range(130, 257, 2)] * 2), *sorted([*range(1, 128, 2)] * 2)]
@@ -79,9 +77,7 @@ def test_draws_mask_other_places(masks):
 
 
 def test_shares_are_uniform_from_a_fifth_to_four_fifths_and_both_masks_weigh_one_over_theirs():
-    """Of 1000 numbers from 0.2 to 0.8 the extremes are within 0.01 of the bounds, and of 1000
-    tokens the masked share within 0.08 of t, which is 5 standard errors.
-    """
+    """Of 1000 tokens the masked share is within 0.08 of t, 5 standard errors."""
     keys = torch.arange(1000)
     draw = Draw(keys, keys + 5000, torch.zeros(1000, dtype=torch.long), 2)
     eligible = torch.ones(1000, 1000, dtype=torch.bool)
@@ -116,9 +112,7 @@ def test_full_masks_and_equal_weights():
 
 
 def test_the_logged_log_probability_is_a_mean_over_tokens_and_draws():
-    """Of four tokens two are masked in each view: ln p is -0.5 in the first draw, -1 in the second.
-    Weighted by 2 the estimates are -2 and -4 of the four tokens; unweighted half of that.
-    """
+    """Two of four tokens are masked in each view: ln p is -0.5 in one draw, -1 in the other."""
     masks = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1]], dtype=torch.bool).repeat(2, 1)[None]
     logps = masks * torch.tensor([-0.5, -0.5, -1.0, -1.0])[None, :, None]
     one, four = torch.ones(1), torch.ones(1, 4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pydantic import ValidationError
 from test_literal import collected, moved
 
 from dopsd.algorithms.registry import ALGORITHMS
@@ -13,6 +14,7 @@ WEIGHTS |= {"vrpo"}
 DIVISORS = {"d_opsd": True, "temporal": True, "wd1": True} | dict.fromkeys(
     WEIGHTS, False
 )  # True: the prompts
+SHIFT = {"least_shift": 0.1, "denominator": "kept"}
 CHANGES = {"trace_rl": {"passes": 3}, "d_opsd": {"denominator": "prompts"}}
 
 
@@ -51,3 +53,24 @@ def test_methods_that_need_the_trace_alone_learn_from_rollouts_by_threshold(proj
         batches = [b for part in loop.waiting for b in part]
         assert all(torch.equal(b.k, b.committed.sum(1)) for b in batches)
         assert max(int(b.k.max()) for b in batches) > 2  # what two tokens a step never give
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "fault"),
+    [
+        ("espo", {"full_mask": True}, "set objective to token"),
+        ("espo", {"objective": "squared", "clip_range": 0.0}, "a clip_range between 0 and 1"),
+        ("infill", {"reveal_scope": "all_masked"}, "only later blocks hold the answer"),
+        ("infill", {"answer": "sibling"}, "attempts of at least 2"),
+        ("infill", {"least_shift": 0.1}, "needs denominator kept"),
+        ("infill", SHIFT | {"attempts": 9}, "at least attempts"),
+        ("infill", SHIFT | {"retry_temperature": 0.1}, "one temperature"),
+        ("just_grpo", {"positions": "fallback"}, "positions fallback and threshold need each"),
+        ("just_grpo", {"threshold": 0.8}, "positions fallback and threshold need each"),
+        ("trace_rl", {"least_mean_reward": 0.5, "most_mean_reward": 0.4}, "must be at least"),
+        ("trace_rl", {"reduction": "token"}, "set kl_reduction to mean"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(method: str, settings: dict, fault: str):
+    with pytest.raises(ValidationError, match=fault):
+        ALGORITHMS.config_class(method)(**settings)

@@ -1,13 +1,16 @@
-"""Shared pieces of group methods: advantages, several masks of a completion, clipped gains."""
+"""Shared pieces of methods: batches, advantages, masks of a completion, clipped gains."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 from toys import save_toy
 
+from dopsd.algorithms.common.batch import Batch, MaskedTexts, PreferenceBatch, batch_from
 from dopsd.algorithms.common.groups import advantages
 from dopsd.algorithms.common.losses import clipped_gain
 from dopsd.algorithms.common.views import Completions, Views, random_ranks, view_logps
@@ -77,3 +80,28 @@ def test_views_one_by_one_have_the_log_probabilities_and_gradients_of_all_at_onc
     logits = policy.head(policy.hidden(ids[1, 2:], None))[0, 2:].log_softmax(-1)
     expected = logits.gather(1, targets[1, :, None])[:, 0] * loss_mask[1, 2]
     torch.testing.assert_close(found[0][0][1, 2], expected)
+
+
+@dataclass(frozen=True)
+class Advantages(Batch):
+    """As a plug-in has it, in a package of its own."""
+
+    advantage: Tensor
+    weight: Tensor
+
+
+def test_a_checkpoint_holds_batches_of_an_algorithms_own_class():
+    batch = Advantages(torch.tensor([0.5, -0.5]), torch.ones(2))
+    read = batch_from("Advantages", batch.tensors())
+    assert isinstance(read, Advantages) and read.advantage.tolist() == [0.5, -0.5]
+
+
+def test_a_sequence_is_as_long_as_the_ids_of_its_forward():
+    ids, text, row = torch.zeros(1, 9), torch.zeros(1, 4), torch.ones(1)
+    assert MaskedTexts(ids, ids, text, text, row, row).padded_length == 9
+    pair = PreferenceBatch(
+        *(torch.zeros(1, 5), torch.ones(1, 5), torch.zeros(1, 2, 4)),
+        *(torch.zeros(1, 2, 3, 4), torch.ones(1, 2), torch.ones(1, 2), row),
+    )
+    assert (pair.padded_length, pair.forwards) == (5 + 4, 2 * 3)  # prompt and completion apart
+    assert Advantages(row, row).padded_length == 1

@@ -8,8 +8,8 @@ import pytest
 import torch
 from conftest import write_params
 from fakes import FakePolicy
-from pydantic import ValidationError
 from test_answer_span import CHARACTERS, completion
+from test_literal import collected
 
 from dopsd.algorithms.d_opsd.states import BlockSchedule, reveal, states_by_update
 from dopsd.algorithms.d_opsd.teacher import AS_STUDENT, TeacherView, gathered
@@ -23,6 +23,7 @@ from dopsd.distributed.process_group import SingleProcess
 from dopsd.rollout.collector import RolloutGroup
 from dopsd.tasks.countdown.config import CountdownConfig
 from dopsd.tasks.countdown.task import Countdown
+from dopsd.tasks.sudoku.task import Sudoku
 
 EOS = CHARACTERS.eos_id
 MASK = 99
@@ -133,21 +134,6 @@ def test_a_sibling_is_the_first_right_attempt_and_a_solver_the_tasks():
     assert Answers(InfillConfig(answer="solver"), Solver()).of(policy(), group) == "3+4"
 
 
-@pytest.mark.parametrize(
-    ("changes", "fault"),
-    [
-        ({"reveal_scope": "all_masked"}, "only later blocks hold the answer"),
-        ({"answer": "sibling"}, "attempts of at least 2"),
-        ({"least_shift": 0.1}, "needs denominator kept"),
-        ({"least_shift": 0.1, "denominator": "kept", "attempts": 9}, "at least attempts"),
-        ({"least_shift": 0.1, "denominator": "kept", "retry_temperature": 0.1}, "one temperature"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(changes, fault):
-    with pytest.raises(ValidationError, match=fault):
-        InfillConfig(**changes)
-
-
 def test_a_task_without_the_answer_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     matrix = {"matrix__tasks": ["countdown"], "matrix__methods": ["infill"]}
@@ -169,3 +155,26 @@ def test_a_view_survives_its_way_to_another_process():
     (run, _), (view, own) = gathered(SingleProcess(), [rollout()] * 2, [given, AS_STUDENT])
     assert own == AS_STUDENT and run.completion_ids.tolist() == rollout().completion_ids.tolist()
     assert view.showable.dtype == torch.bool and plain(view) == plain(given)
+
+
+class Last(Reader):
+    """Right if the gold answer is in the last tags."""
+
+    def verify(self, problem: Problem, text: str) -> Score:
+        return super().verify(problem, text[text.rindex("<answer>") :])
+
+
+def test_a_place_before_the_one_that_is_scored_is_dropped():
+    twice = rollout("<answer>12</answer><|endoftext|><answer>9")
+    given = policy(), Last(), PROBLEM, twice, "43"
+    assert lesson(*given) is not None and lesson(*given, after_eos=True) is None
+
+
+def test_whole_completions_are_checked_where_they_are_scored(project, monkeypatch):
+    read: list[str] = []
+    verify = Sudoku.verify
+    monkeypatch.setattr(Sudoku, "verify", lambda *to: read.append(to[-1]) or verify(*to))
+    loop, _ = collected("infill", False, sampling__text_after_eos=True)
+    assert len(read) > loop.counters["rollouts"]  # and those with a right answer
+    tokens = loop.policy.tokenizer  # of special tokens too
+    assert {len(tokens(text, add_special_tokens=False)["input_ids"]) for text in read} == {40}

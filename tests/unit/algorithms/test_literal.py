@@ -1,6 +1,4 @@
-"""The losses of the methods against literal computations, row by row, on a model whose adapter has
-moved from its base.
-"""
+"""Losses against literal computations, row by row, with a policy that left its base."""
 
 from __future__ import annotations
 
@@ -23,10 +21,7 @@ from dopsd.training.trainer import Trainer
 
 
 def moved(method: str, is_moved: bool = True, **changes: object) -> Trainer:
-    """A loop before its first collect, its policy no longer the base.
-
-    Changes are settings of the method, and with two underscores of any section.
-    """
+    """A loop before its first collect; changes with two underscores are of any section."""
     write_params(
         **{k if "__" in k else f"method__{method}__{k}": value for k, value in changes.items()}
     )
@@ -143,6 +138,11 @@ def test_the_gradient_is_that_of_finite_differences(project, method: str, change
     [
         ("d_opsd", {}),
         ("diffu_grpo", {"group_size": 2, "iterations": 1}),
+        ("espo", {"group_size": 3, "iterations": 1}),
+        ("espo", {"group_size": 3, "iterations": 1} | SQUARED),
+        ("espo", {"group_size": 3, "iterations": 1} | TOKEN),
+        ("just_grpo", {"group_size": 3}),
+        ("spg", {"group_size": 3, "iterations": 1}),
         ("temporal", {"iterations": 1, "target": "all_future"}),
         ("trace_rl", {"group_size": 3}),
         ("wd1", {"group_size": 3, "iterations": 1}),
@@ -158,9 +158,7 @@ def test_rows_alone_add_up_to_the_loss_of_all(project, method: str, changes: dic
 
 
 def test_vrpo(project):
-    """Right and left prompts of their own, masks where they were drawn and after the end, the
-    base's bounds.
-    """
+    """Prompts of their own, masks where they were drawn and after the end, the base's bounds."""
     loop, batch = collected("vrpo", draws=3)
     mask_id, length = loop.policy.mask_id, batch.targets.shape[-1]
 
@@ -184,9 +182,8 @@ def test_vrpo(project):
         good, bad = bound(row, 0), bound(row, 1)
         margin = 0.2 * ((good - reference[row][0]) - (bad - reference[row][1]))
         literal = literal - logsigmoid(margin) - 0.05 * good / batch.length[row, 0]
-    assert length == 40 and batch.ref_bounds.tolist() == [
-        pytest.approx(pair, rel=1e-4) for pair in reference
-    ]
+    assert length == 40
+    assert batch.ref_bounds.tolist() == [pytest.approx(pair, rel=1e-4) for pair in reference]
     assert_same(loop, batch, literal)
 
 
@@ -204,9 +201,7 @@ def test_vrpo_pairs_are_the_initial_policys_or_the_current_ones(project, pairs: 
 
 
 def test_diffu_grpo(project):
-    """Old log-probabilities are those of the policy that sampled, the reference's those of the
-    base.
-    """
+    """Old log-probabilities are the sampling policy's, the reference's those of the base."""
     loop, batch = collected("diffu_grpo", group_size=3, iterations=1)
     length, mask_id = batch.targets.shape[1], loop.policy.mask_id
 
@@ -235,9 +230,7 @@ def test_diffu_grpo(project):
 
 
 def test_d3llm(project):
-    """Clean before the block, masked after it; inside it what was written last, and then the
-    complement.
-    """
+    """Clean before the block, masked after it; inside it what was written last."""
     loop, batch = collected("d3llm")
     length, mask_id = batch.targets.shape[1], loop.policy.mask_id
     literal = torch.zeros(())
@@ -268,9 +261,7 @@ def test_d3llm(project):
 
 @pytest.mark.parametrize("method", ["d_opsd", "ar_opsd"])
 def test_distillation(project, method: str):
-    """Forward KL to the base with the teacher's prompt and future, at the places where it is
-    surest.
-    """
+    """Forward KL to the base with the teacher's prompt and future, where it is surest."""
     loop, batch = collected(method)
     length = batch.candidates.shape[1]
     keep = [i for i in range(loop.policy.vocabulary) if i not in loop.policy.suppress_tokens]

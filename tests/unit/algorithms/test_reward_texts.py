@@ -24,13 +24,9 @@ from dopsd.tasks.registry import TASKS, load_task
 TOKENIZER = llada_tokenizer()
 TOKENIZER.chat_template = LLADA_TEMPLATE
 END, TURN, MASK = "<|endoftext|>", "<|eot_id|>", "<|mdm_mask|>"
+EXACT = {"train": {"path": "a.csv"}, "verifier": {"type": "exact"}}
 WHOLE = CustomTaskConfig.model_validate(
-    {
-        "type": "custom",
-        "train": {"path": "a.csv"},
-        "verifier": {"type": "exact"},
-        "answer_format": [{"text": "whole"}],
-    }
+    EXACT | {"type": "custom", "answer_format": [{"text": "whole"}]}
 )
 NUMBERS = {"numbers": [3, 4, 5], "target": 12}
 PUZZLE, GRID = "0234341221434321", "1234341221434321"
@@ -65,9 +61,7 @@ def rewarded(task: Task, problem: Problem, text: str, reward: str, after_eos: bo
 
 @pytest.mark.parametrize("ends", [0, 10, 100])
 @pytest.mark.parametrize(("layout", "reward"), [("any_lines", 4.0), ("one_line", 3.5)])
-def test_a_right_answer_is_worth_the_same_however_often_it_ends(
-    ends: int, layout: str, reward: float
-):
+def test_a_right_answer_is_worth_the_same_however_often_it_ends(ends, layout, reward):
     text = "<reasoning>\n2 and 3\n</reasoning>\n<answer>\n\\boxed{5}\n</answer>\n" + ends * END
     task = load_task("gsm8k", TASKS.config_class("gsm8k")(reward_layout=layout))
     # 2 right, 0.5 a whole number, 0.5 the exact lines, 0.5 four lines; not in d1: 0.5 the order

@@ -1,6 +1,4 @@
-"""Supervised fine-tuning: solutions of the task or of a file, padding included, masked anew in
-every batch.
-"""
+"""Supervised fine-tuning: solutions of the task or of a file, masked anew in every batch."""
 
 from __future__ import annotations
 

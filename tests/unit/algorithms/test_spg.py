@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from forward_counts import beside_sampling, forwards
 from test_literal import assert_same, collected, logps, moved
 
 from dopsd.algorithms.common.groups import Rewarded
@@ -154,22 +153,6 @@ def test_completions_without_an_advantage_or_without_a_bound_are_left_out(projec
     loop.algorithm.groups = SimpleNamespace(sample=lambda *_: ([rewarded[:1]], stats))
     collected = loop.algorithm.collect(loop.policy, [], 0)
     assert not collected.updates and collected.stats.counters["trajectories"] == 0
-
-
-def test_rows_alone_and_draw_by_draw_give_the_loss_of_all(project):
-    loop, batch = collected("spg", group_size=3, iterations=1)
-    whole, losses = loop.algorithm.loss(loop.policy, batch), []
-    for most in (2, 1):  # sequences at once, of a row that has two
-        loop.algorithm.most = most
-        parts = batch.split(1)
-        losses.append(sum(loop.algorithm.loss(loop.policy, part).total.item() for part in parts))
-    assert losses == pytest.approx([whole.total.item()] * 2, abs=1e-4)
-
-
-def test_an_update_costs_a_forward_for_each_draw_and_a_collect_none_beside_sampling(project):
-    loop, batch = collected("spg", group_size=3, iterations=2)
-    assert beside_sampling(loop) == 0 and batch.forwards == 2
-    assert forwards(loop.policy, lambda: loop.algorithm.loss(loop.policy, batch)) == 2 * len(batch)
 
 
 def test_more_draws_than_blocks_are_refused(project):

@@ -1,10 +1,6 @@
-"""From a rollout to training states: which steps, what the teacher is shown, which positions, with
-which weight.
-"""
+"""Training states of a rollout: which steps, what is shown, which positions and weights."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 import torch
@@ -120,9 +116,7 @@ def test_a_causal_teacher_reads_the_answer_and_knows_nothing_after_its_end():
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize(("shift", "size"), [(1, None), (0, None), (0, 4)])
-def test_the_source_teaches_by_forward_kl_at_masked_tokens(
-    kind: str, shift: int, size: int | None, tmp_path: Path
-):
+def test_the_source_teaches_by_forward_kl_at_masked_tokens(kind, shift, size, tmp_path):
     """By hand from transformers' own model: the logits after token k - 1 are those of token k."""
     source = save_source(tmp_path / "source", kind, num_hidden_layers=2)
     convert(tmp_path / "source", tmp_path / "base", Form(shift, None, torch.float32))
@@ -189,9 +183,7 @@ def test_states_of_a_rollout_by_threshold_by_hand():
         (1, 4, False, [1]),
     ],
 )
-def test_states_are_cut_into_contiguous_chunks(
-    count: int, chunks: int, drop: bool, expected: list[int]
-):
+def test_states_are_cut_into_contiguous_chunks(count, chunks, drop, expected):
     wide = BlockSchedule(1, (1,), MASK, EOS)
     run = rollout([1] * (count + 1), list(range(count + 1)))
     cut = {"drop_remainder": drop, "updates_per_trajectory": chunks, "record_last_block": False}

@@ -1,6 +1,4 @@
-"""Settings that make an algorithm another paper's method give it that method's name, and an error
-that meets the name says which they are.
-"""
+"""Settings that make another paper's method have its name; errors say which they are."""
 
 from __future__ import annotations
 

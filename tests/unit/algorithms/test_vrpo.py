@@ -1,6 +1,4 @@
-"""VRPO on hand-made logits and on the tiny model: pairs, masks without replacement, the bound, the
-loss.
-"""
+"""VRPO on hand-made logits and on the tiny model: pairs, masks, the bound, the loss."""
 
 from __future__ import annotations
 
@@ -12,7 +10,6 @@ import torch
 from fakes import EOS
 from hypothesis import given
 from hypothesis import strategies as st
-from test_literal import collected
 
 from dopsd.algorithms.common.batch import PreferenceBatch
 from dopsd.algorithms.vrpo.algorithm import Vrpo, drawn, likelihood_bound, paired, preference
@@ -82,15 +79,6 @@ def test_bound_and_loss_by_hand(fake_policy):
     by_hand = 0.2 * ((expected[0] - 0.5) - (expected[1] + 0.5))
     assert margin.item() == pytest.approx(by_hand, rel=1e-5)
     assert loss.item() == pytest.approx(math.log(1 + math.exp(-by_hand)), rel=1e-5)
-
-
-def test_at_the_start_the_policy_is_its_reference_and_the_loss_is_ln_2(project):
-    loop, batch = collected("vrpo", False, sft_weight=0.0)
-    found = loop.algorithm.loss(loop.policy, batch)
-    assert found.total.item() == pytest.approx(len(batch) * math.log(2), rel=1e-5)
-    found.total.backward()
-    assert max(p.grad.abs().max().item() for p in loop.parameters.values()) > 0
-    assert (batch.loss_mask.sum(-1) <= batch.length[:, :, None]).all()
 
 
 def test_masks_that_do_not_fit_at_once_are_computed_again_to_the_same_gradient(project):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from forward_counts import beside_sampling, forwards
 from test_literal import assert_same, collected, graded, logps
 
 from dopsd.algorithms.common.groups import advantages
@@ -66,9 +65,3 @@ def test_loss_and_gradient_are_those_of_the_literal_formula(project):
                 literal, row = literal + share * summed(row), row + 1
     assert row == len(batch)
     assert_same(loop, batch, literal)
-
-
-def test_an_update_costs_one_forward_a_completion_and_a_collect_none_beside_sampling(project):
-    loop, batch = collected("wd1", group_size=3, iterations=2)
-    assert beside_sampling(loop) == 0
-    assert forwards(loop.policy, lambda: loop.algorithm.loss(loop.policy, batch)) == len(batch)

@@ -1,6 +1,4 @@
-"""Evaluations go on by problem after a kill, do not depend on the number of ranks, and measure any
-checkpoint.
-"""
+"""Evaluations go on by problem after a kill, and do not depend on the number of ranks."""
 
 from __future__ import annotations
 
@@ -71,10 +69,8 @@ def test_a_line_that_cannot_be_read_is_asked_again(project, monkeypatch):
 
 
 def test_an_adapter_with_dropout_answers_alike_every_time(project):
-    write_params(
-        train__lora={"r": 4, "alpha": 4, "dropout": 0.5, "targets": ["q_proj", "up_proj"]},
-        train__learning_rate=0.05,
-    )
+    lora = {"r": 4, "alpha": 4, "dropout": 0.5, "targets": ["q_proj", "up_proj"]}
+    write_params(train__lora=lora, train__learning_rate=0.05)
     assert main(["train"]) == 0
     adapter = Path("runs/sudoku/d_opsd/0/train/step-000004")
     found = []

@@ -1,6 +1,4 @@
-"""A bit that flips on the disk is noticed: what can be made again is, and what cannot is refused
-with its repair.
-"""
+"""A flipped bit is noticed: what can be made again is, all else is refused."""
 
 from __future__ import annotations
 

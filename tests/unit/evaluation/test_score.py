@@ -154,9 +154,7 @@ def test_two_processes_write_verdicts_to_one_file(monkeypatch: pytest.MonkeyPatc
         ),
     ],
 )
-def test_a_malformed_file_is_one_line_and_nothing_is_written(
-    name, content, expected, capsys: pytest.CaptureFixture
-):
+def test_a_malformed_file_is_one_line_and_nothing_is_written(name, content, expected, capsys):
     Path(name).write_text(content.replace("Q", '"question": "q"'))
     words = ["score", "--task", "gsm8k", "--verdicts", "v.jsonl"]
     assert main([*words, write("good.jsonl", RIGHT), name]) == 2

@@ -1,6 +1,4 @@
-"""LoRA adapters: what they touch, the settings in their files, and adding them into the weights,
-for a while or for good.
-"""
+"""LoRA adapters: what they touch, the settings in their files, and their sum with the weights."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ def base(tmp_path: Path) -> Path:
     return tmp_path / "base/sudoku"
 
 
-def trained(
-    base: Path, size: float = 0.1, dtype: str = "float32", lora: AdapterConfig = LORA
-) -> LlmPolicy:
+def trained(base: Path, size: float = 0.1, dtype="float32", lora=LORA) -> LlmPolicy:
     """A policy whose adapter's B is not zero."""
     policy = load_policy(ModelConfig(path=str(base), dtype=dtype), lora, 0)
     for i, p in enumerate(policy.trainable().values()):
@@ -70,15 +66,8 @@ def test_lora_adapts_blocks_and_never_the_head(base: Path):
     policy = load_policy(ModelConfig(path=str(base)), LORA, 0)
     names = adapter_tensors(policy.adapted)
     assert len(names) == 2 * 2 * 2 and all(".blocks." in name for name in names)
-    assert block_modules(toy()) == [
-        "attn_out",
-        "ff_out",
-        "ff_proj",
-        "k_proj",
-        "q_proj",
-        "up_proj",
-        "v_proj",
-    ]
+    projections = ["k_proj", "q_proj", "up_proj", "v_proj"]
+    assert block_modules(toy()) == ["attn_out", "ff_out", "ff_proj", *projections]
     with pytest.raises(DopsdError, match="1 tensors do not fit this base"):
         load_adapter(policy.adapted, dict(list(names.items())[1:]))
 
@@ -126,15 +115,10 @@ def test_in_bfloat16_it_rounds_away_no_more_of_a_change_than_peft(size: float):
     x = torch.randn(2048, 48, generator=torch.Generator().manual_seed(2)).bfloat16()
 
     def error_and_share(own: bool) -> tuple[float, float]:
-        """Distance from the exact sum, and how much of the adapter's change is in the outputs: 1
-        all, 0 nothing.
-        """
+        """Distance from the exact sum, and how much of the adapter's change is in the outputs."""
         layer = adapted(own, torch.bfloat16)
-        up, down, base = (
-            layer.lora_B["default"].weight,
-            layer.lora_A["default"].weight,
-            layer.base_layer.weight,
-        )
+        up, down = layer.lora_B["default"].weight, layer.lora_A["default"].weight
+        base = layer.base_layer.weight
         up *= size * base.abs().max() / (2 * up @ down).abs().max()
         out, change = layer(x).float(), x.float() @ (2 * up @ down).T
         told = ((out - (x @ base.T).float()) * change).sum() / change.square().sum()
@@ -172,10 +156,7 @@ def change(folder: Path, **changes: object) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"use_dora": True}, "use_dora True is set; only plain LoRA"),
-        ({"bias": "all"}, "bias 'all' is set"),
         ({"peft_type": "IA3"}, "IA3 is set"),
-        ({"init_lora_weights": "pissa"}, "init_lora_weights 'pissa' is set"),
         ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights 'pissa_niter_4' is set"),
         (
             {"init_lora_weights": "olora", "bias": "all"},
@@ -183,10 +164,8 @@ def change(folder: Path, **changes: object) -> None:
         ),
         ({"field_of_tomorrow": {"a": 1}}, "field_of_tomorrow .* is set"),
         ({"r": 0}, "has r 0"),
-        ({"r": None}, "has r None"),
         ({"target_modules": ".*"}, "has targets"),
         ({"target_modules": "all-linear"}, "has targets"),
-        ({"target_modules": None}, "has targets"),
     ],
 )
 def test_odd_lora_settings_are_refused(base: Path, tmp_path: Path, changes: dict, said: str):
@@ -197,9 +176,7 @@ def test_odd_lora_settings_are_refused(base: Path, tmp_path: Path, changes: dict
     assert "\n" not in str(raised.value) and "adapter_config.json" in str(raised.value)
 
 
-def test_every_field_of_pefts_settings_is_computed_harmless_or_refused(
-    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-):
+def test_every_field_of_pefts_settings_is_computed_harmless_or_refused(base, tmp_path, capsys):
     names = {field.name for field in fields(LoraConfig)}
     assert {"use_dora", "rank_pattern", "modules_to_save"} <= names
     folder = saved(trained(base), tmp_path / "adapter")
@@ -273,28 +250,19 @@ def test_merged_bfloat16_weights_are_the_rounded_sums(base: Path):
 
 def test_a_float32_export_is_the_adapted_model_for_plain_transformers(base: Path, tmp_path: Path):
     policy = trained(base)
-    found = export(
-        ModelConfig(path=str(base)),
-        saved(policy, tmp_path / "adapter"),
-        tmp_path / "deep" / "out",
-        "float32",
-        is_merged=True,
-    )
+    adapter, out = saved(policy, tmp_path / "adapter"), tmp_path / "deep" / "out"
+    found = export(ModelConfig(path=str(base)), adapter, out, "float32", is_merged=True)
     assert found.lost < 1e-5
-    plain = AutoModelForMaskedLM.from_pretrained(tmp_path / "deep" / "out").eval()
+    plain = AutoModelForMaskedLM.from_pretrained(out).eval()
     with torch.no_grad():
         assert (plain(IDS).logits - logits(policy)).abs().max() < 1e-5
     assert set(plain.state_dict()) == set(toy().state_dict())
-    assert AutoTokenizer.from_pretrained(tmp_path / "deep" / "out").mask_token_id == 1
-    assert torch.equal(
-        logits(load_policy(ModelConfig(path=str(tmp_path / "deep" / "out")), None, 0)),
-        plain(IDS).logits,
-    )
+    assert AutoTokenizer.from_pretrained(out).mask_token_id == 1
+    ours = load_policy(ModelConfig(path=str(out)), None, 0)
+    assert torch.equal(logits(ours), plain(IDS).logits)
 
 
-def test_a_bfloat16_export_says_what_rounding_costs(
-    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture
-):
+def test_a_bfloat16_export_says_what_rounding_costs(base, tmp_path, capsys):
     policy = trained(base, size=0.02)
     adapter, out = saved(policy, tmp_path / "adapter"), tmp_path / "out"
     found = export(ModelConfig(path=str(base)), adapter, out, "bfloat16", is_merged=True)
@@ -311,15 +279,12 @@ def test_a_bfloat16_export_says_what_rounding_costs(
             unmoved += int((new[key] == old[key].bfloat16()).sum())
             count += delta.numel()
     assert count == 2 * (32 * 32 + 32 * 48) and all(t.dtype == torch.bfloat16 for t in new.values())
-    assert (
-        found.lost == pytest.approx(float((lost / changed) ** 0.5), rel=1e-4) and found.lost > 0.1
-    )
+    assert found.lost == pytest.approx(float((lost / changed) ** 0.5), rel=1e-4)
+    assert found.lost > 0.1
     assert found.unmoved == unmoved / count and 0 < found.unmoved < 1
     said = capsys.readouterr().err
-    assert (
-        f"{found.lost:.3%} of the adapter's change" in said
-        and f"{found.unmoved:.1%} of the trained weights" in said
-    )
+    assert f"{found.lost:.3%} of the adapter's change" in said
+    assert f"{found.unmoved:.1%} of the trained weights" in said
 
 
 def test_an_export_never_writes_over_a_folder_nor_leaves_half_of_one(base: Path, tmp_path: Path):
@@ -334,9 +299,7 @@ def test_an_export_never_writes_over_a_folder_nor_leaves_half_of_one(base: Path,
     assert not list(tmp_path.glob("*out*"))
 
 
-def test_the_export_command(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-):
+def test_the_export_command(base, tmp_path, monkeypatch, capsys):
     adapter = saved(trained(base), tmp_path / "adapter")
     monkeypatch.chdir(tmp_path)
     Path("params.yaml").write_text(small_yaml())
@@ -346,9 +309,8 @@ def test_the_export_command(
     assert main([*words, "--out", "out"]) == 0  # model.path is base/sudoku
     shutil.move(base, tmp_path / "elsewhere")
     assert main([*words, "--model", "elsewhere", "--out", "again"]) == 0
-    names = sorted(p.name for p in Path("out").iterdir())
-    assert names == sorted(p.name for p in Path("again").iterdir())
-    assert all((Path("out") / n).read_bytes() == (Path("again") / n).read_bytes() for n in names)
+    first, again = ({p.name: p.read_bytes() for p in Path(f).iterdir()} for f in ("out", "again"))
+    assert first == again
 
 
 def test_a_fresh_adapter_leaves_the_generators_of_all_gpus_alone(monkeypatch):

@@ -1,6 +1,4 @@
-"""An architecture describes itself in its folder: what comes from outside works without a change
-anywhere else.
-"""
+"""An architecture describes itself in its folder, and one from outside works as it is."""
 
 import subprocess
 import sys
@@ -41,9 +39,7 @@ AutoModelForMaskedLM.register(ShiftedConfig, ShiftedForMaskedLM)
 
 @pytest.fixture
 def shifted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A toy checkpoint of an architecture whose position i - 1 predicts token i, from a package of
-    its own.
-    """
+    """A toy whose position i - 1 predicts token i, from a package of its own."""
     package = tmp_path / "code" / "shifted_llada"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -98,28 +94,17 @@ def test_an_unknown_architecture_is_refused_with_those_that_exist(shifted: Path,
     [
         ("d_opsd", {}, "reveal_scope: future_blocks teaches nothing.*; set it to all_masked"),
         ("infill", {}, "teacher_attention teaches nothing.*; set it to all"),
+        *(("d_opsd", {"reveal_scope": "all_masked"}, ""), ("d_opsd", {"reveal_ratio": 0.0}, "")),
+        *((name, {"teacher_attention": "all"}, "") for name in ("d_opsd", "infill")),
+        ("trace_rl", {}, ""),
     ],
 )
-def test_what_no_token_of_a_block_causal_base_sees_is_refused(
-    name: str, settings: dict, remedy: str
-):
+def test_what_no_token_of_a_block_causal_base_sees_is_refused(name, settings, remedy):
     config = ALGORITHMS.config_class(name)(**settings)
-    with pytest.raises(DopsdError, match=rf"^method\.{name}\.{remedy}"):
-        refuse_unseen(SimpleNamespace(kind=name, algorithm=config))
-
-
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("d_opsd", {"reveal_scope": "all_masked"}),
-        ("d_opsd", {"reveal_ratio": 0.0}),
-        ("d_opsd", {"teacher_attention": "all"}),
-        ("infill", {"teacher_attention": "all"}),
-        ("trace_rl", {}),
-    ],
-)
-def test_what_a_block_causal_base_sees_is_not_refused(name: str, settings: dict):
-    assert ALGORITHMS.config_class(name)(**settings).unseen_by_blocks is None
+    assert (config.unseen_by_blocks is None) == (not remedy)
+    if remedy:
+        with pytest.raises(DopsdError, match=rf"^method\.{name}\.{remedy}"):
+            refuse_unseen(SimpleNamespace(kind=name, algorithm=config))
 
 
 STRANGER = """

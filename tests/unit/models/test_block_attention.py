@@ -37,14 +37,20 @@ def texts(length: int, padding: int) -> tuple[Tensor, Tensor]:
     return ids, keep
 
 
-@pytest.mark.parametrize(("prompt", "padding"), [(5, 3), (1, 0), (6, 0)])
-def test_all_blocks_of_a_masked_copy_are_scored_in_one_forward_as_one_by_one(
-    policy: LlmPolicy, prompt: int, padding: int
-):
+def masked_texts(policy: LlmPolicy, prompt: int, padding: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Texts of three blocks behind a prompt, and the same with many masks."""
     ids, keep = texts(prompt + 3 * SIZE, padding)
     masked = ids.clone()
     hidden = torch.rand(2, 3 * SIZE, generator=torch.Generator().manual_seed(2)) < 0.6
     masked[:, prompt:][hidden] = policy.mask_id
+    return ids, keep, masked
+
+
+@pytest.mark.parametrize(("prompt", "padding"), [(5, 3), (1, 0), (6, 0)])
+def test_all_blocks_of_a_masked_copy_are_scored_in_one_forward_as_one_by_one(
+    policy: LlmPolicy, prompt: int, padding: int
+):
+    ids, keep, masked = masked_texts(policy, prompt, padding)
     with torch.no_grad():
         together = policy.masked_hidden(masked, keep, ids[:, prompt:])
         alone = []
@@ -65,10 +71,7 @@ def test_a_masked_copy_that_begins_inside_a_block_sees_it_as_the_sampler_does(
     """Each row alone, without padding, one block after the other; blocks count from its start."""
     save_hub(tmp_path, name)
     policy = aligned(tmp_path, "sequence")
-    ids, keep = texts(prompt + 3 * SIZE, padding)
-    masked = ids.clone()
-    hidden = torch.rand(2, 3 * SIZE, generator=torch.Generator().manual_seed(2)) < 0.6
-    masked[:, prompt:][hidden] = policy.mask_id
+    ids, keep, masked = masked_texts(policy, prompt, padding)
     with torch.no_grad():
         together = policy.masked_hidden(masked, keep, ids[:, prompt:])
         for row, first in enumerate((padding, 0)):

@@ -32,12 +32,10 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     [
         ("sdar", {"output_shift": 1}, "output_shift: 1; this model computes 0 only"),
         ("Dream", {"output_shift": 0}, "output_shift: 0; this model computes 1 only"),
-        ("llada", {"output_shift": 1}, "output_shift: 1; this model computes 0 only"),
         ("sdar", {"attention_patterns": ["bidirectional"]}, "attention_patterns"),
         ("a2d-qwen3", {"cool_new_switch": True}, f"cool_new_switch: True, {UNKNOWN}"),
+        ("llada", {"output_shift": 1}, "output_shift: 1; this model computes 0 only"),
         ("llada", {"cool_new_switch": 2}, f"cool_new_switch: 2, {UNKNOWN}"),
-        ("illada", {"clip_qkv": 8.0}, f"clip_qkv: 8.0, {UNKNOWN}"),
-        ("illada", {"block_size": 4}, f"block_size: 4, {UNKNOWN}"),
         ("llada2_moe", {"logit_scale": 0.5}, f"logit_scale: 0.5, {UNKNOWN}"),
         (
             "Dream",
@@ -57,22 +55,17 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("sdar", {"mask_token_id": -1}, "mask_token_id: -1; expected one id"),
         ("sdar", {"block_size": -4}, "block_size: -4; expected a whole number above 0"),
         ("sdar", {"block_size": True}, "block_size: True; expected a whole number above 0"),
-        ("sdar", {"block_size": "4"}, "block_size: '4'; expected a whole number above 0"),
-        ("Dream", {"num_key_value_heads": 0}, "num_key_value_heads: 0; expected a whole number"),
         ("Dream", {"num_key_value_heads": 3}, "num_attention_heads 4 must be a multiple of"),
         ("Dream", {"num_hidden_layers": "2"}, "num_hidden_layers: '2'; expected a whole number"),
-        ("illada", {"hidden_size": -1}, "hidden_size: -1; expected a whole number above 0"),
         ("illada", {"hidden_size": 33}, "without head_dim divide hidden_size 33"),
         ("illada", {"rope_theta": "abc"}, "rope_theta: 'abc'; expected a number above 0"),
         ("illada", {"rope_parameters": "x"}, "rope_parameters: 'x'; expected a table"),
-        ("llada2_moe", {"n_group": 0}, "n_group: 0; expected a whole number above 0"),
         ("llada", {"n_layers": 2.5}, "n_layers: 2.5; expected a whole number above 0"),
         ("sdar", {"a": 1, "b": "x"}, f"a: 1, b: 'x', {UNKNOWN}"),
         ("sdar", {"quantization_config": {"bits": 4}}, "quantised weights are not read"),
         ("sdar", {"layer_types": 5}, "layer_types: 5; this model computes full_attention only"),
         ("sdar", {"rope_theta": 10**400}, "expected a number above 0"),
         ("sdar", {"tie_word_embeddings": "false"}, "not a model's config"),
-        ("sdar", {"pad_token_id": "x"}, "not a model's config"),
         ("Dream", {"dtype": "foo"}, "not a model's config"),
         (
             "a2d-qwen3",
@@ -97,36 +90,27 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("llada_moe", {"intermediate_size": 48}, "intermediate_size: 48; this model computes 16"),
         ("llada_moe", {"head_dim": 16}, "head_dim: 16; this model computes 8 only"),
         ("a2d-qwen3", {"head_dim": None}, "config.json lacks head_dim"),
-        ("a2d-qwen3", {"rope_theta": None}, "lacks rope_theta"),
         ("a2d-qwen3", {"attention_bias": True}, "attention_bias: True; this model computes False"),
         ("Dream", {"block_size": 32}, "block_size: 32; this model computes no such thing"),
         ("Dream", {"mask_token_id": None}, "lacks mask_token_id"),
         ("Dream", {"rope_scaling": {"type": "yarn"}}, "rope_type: 'yarn'"),
         ("Dream", {"rope_scaling": {"factor": 2.0}}, "rope_scaling {'factor': 2.0}"),
-        ("Dream", {"rope_scaling": 2}, "rope_parameters: 2; expected a table"),
         ("a2d-qwen3", {"rope_scaling": {"rope_type": "llama3"}}, "rope_type: 'unknown|llama3"),
         ("llada2_moe", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type: 'yarn'"),
         ("illada", {"layer_norm_eps": 1e-5}, "layer_norm_eps: 1e-05"),
+        ("a2d-llama", {"output_shift": 2}, "output_shift: 2; expected 0 or 1"),
         ("a2d-llama", {"mlp_bias": True}, "mlp_bias: True; this model computes False"),
         ("a2d-llama", {"rope_interleaved": True}, "rope_interleaved: True, which is not verified"),
-        ("illada", {"num_key_value_heads": None}, "lacks num_key_value_heads"),
         ("llada", {"rope_theta": None}, "lacks rope_theta"),
         ("llada", {"include_bias": True}, "include_bias: True"),
         ("llada", {"activation_type": "swiglu"}, "activation_type: 'swiglu'"),
         ("llada", {"layer_norm_type": "default"}, "layer_norm_type: 'default'"),
-        ("llada", {"alibi": True}, "alibi: True"),
-        ("llada", {"scale_logits": True}, "scale_logits: True"),
-        ("llada", {"input_emb_norm": True}, "input_emb_norm: True"),
-        ("llada", {"include_qkv_bias": True}, "include_qkv_bias: True"),
         ("llada", {"residual_dropout": 0.1}, "residual_dropout: 0.1"),
-        ("llada", {"multi_query_attention": True}, "multi_query_attention: True"),
         ("llada", {"block_group_size": 4}, "block_group_size: 4"),
         ("llada", {"n_kv_heads": 3}, "n_heads of n_kv_heads 3"),
     ],
 )
-def test_a_field_that_is_not_computed_is_refused_by_name(
-    name: str, changes: dict, expected: str, toys: dict[str, Path], tmp_path: Path
-):
+def test_a_field_that_is_not_computed_is_refused_by_name(name, changes, expected, toys, tmp_path):
     (tmp_path / "config.json").write_text((toys[name] / "config.json").read_text())
     rewrite(tmp_path / "config.json", **changes)
     with pytest.raises(DopsdError, match=expected) as refused:
@@ -143,21 +127,14 @@ def test_what_is_switched_off_needs_no_name(toys: dict[str, Path], tmp_path: Pat
     assert read_config(tmp_path).n_layers == raw["num_hidden_layers"]
 
 
-def test_the_rotated_width_of_llada2_may_be_a_share(toys: dict[str, Path], tmp_path: Path):
-    shutil.copy(toys["llada2_moe"] / "config.json", tmp_path)
-    rewrite(tmp_path / "config.json", rotary_dim=None, partial_rotary_factor=0.25)
-    assert read_config(tmp_path).rotary_dim == 2  # of 8
-
-
-@pytest.mark.parametrize("classes", [5, True, "LLaDAMoEModelLM", None])
-def test_classes_may_be_named_oddly(classes: object, toys: dict[str, Path], tmp_path: Path):
+def test_classes_may_be_named_oddly(toys: dict[str, Path], tmp_path: Path):
     shutil.copy(toys["llada_moe"] / "config.json", tmp_path)
-    rewrite(tmp_path / "config.json", architectures=classes)
-    if classes == "LLaDAMoEModelLM":
-        assert read_config(tmp_path).model_type == "llada_moe"
-        return
-    with pytest.raises(DopsdError, match="a LLaDA config must state all of them"):
-        read_config(tmp_path)
+    rewrite(tmp_path / "config.json", architectures="LLaDAMoEModelLM")
+    assert read_config(tmp_path).model_type == "llada_moe"
+    for classes in (5, None):
+        rewrite(tmp_path / "config.json", architectures=classes)
+        with pytest.raises(DopsdError, match="a LLaDA config must state all of them"):
+            read_config(tmp_path)
 
 
 def test_llada2_reads_rope_parameters(toys: dict[str, Path], tmp_path: Path):
@@ -177,10 +154,8 @@ def test_a_config_that_was_written_is_read_again(toys: dict[str, Path], tmp_path
         assert read_config(tmp_path).to_dict() == before.to_dict()
 
 
-@pytest.mark.parametrize("mask", [2, 3, 0])
-def test_a_mask_that_is_another_special_token_is_refused(
-    mask: int, toys: dict[str, Path], tmp_path: Path, capsys
-):
+@pytest.mark.parametrize("mask", [2, 0])
+def test_a_mask_that_is_another_special_token_is_refused(mask: int, toys, tmp_path, capsys):
     folder = shutil.copytree(toys["sdar"], tmp_path / "base")
     rewrite(folder / "config.json", mask_token_id=mask)
     assert main(["inspect", str(folder)]) == 2

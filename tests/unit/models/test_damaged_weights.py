@@ -1,6 +1,4 @@
-"""Adapters and checkpoints that are damaged, or not what they say: refused before anything is
-loaded or used.
-"""
+"""Damaged adapters and checkpoints are refused before anything is loaded or used."""
 
 from __future__ import annotations
 
@@ -49,12 +47,9 @@ def folder(here: Path, sound: dict[str, bytes]) -> Path:
 def test_an_adapter_file_that_is_no_file_is_refused_at_once(folder: Path, name: str, kind: str):
     path = folder / name
     path.unlink()
-    {
-        "device": lambda: path.symlink_to("/dev/zero"),
-        "pipe": lambda: os.mkfifo(path),
-        "loop": lambda: path.symlink_to(path.absolute()),
-        "folder": path.mkdir,
-    }[kind]()
+    makers = {"device": lambda: path.symlink_to("/dev/zero"), "pipe": lambda: os.mkfifo(path)}
+    makers |= {"loop": lambda: path.symlink_to(path.absolute()), "folder": path.mkdir}
+    makers[kind]()
     refused(lambda: lora_of(folder), f"a: no {name}")
 
 
@@ -72,17 +67,16 @@ def test_an_adapter_without_finite_numbers_is_refused(folder: Path, odd: float |
     tensors = load((folder / ADAPTER).read_bytes())
     name = sorted(tensors)[0]
     if odd is None:
-        tensors[name] = tensors[name].view(
-            torch.int32
-        )  # as one changed letter of the header has it
+        # as one changed letter of the header has it
+        tensors[name] = tensors[name].view(torch.int32)
     else:
         tensors[name][0, 0] = odd
     save_file(tensors, folder / ADAPTER)
-    refused(
-        lambda: load_adapter(policy().adapted, read_adapter(folder), folder),
-        "not finite",
-        name,
-    )
+    used = lambda: load_adapter(policy().adapted, read_adapter(folder), folder)  # noqa: E731
+    refused(used, "not finite", name)
+
+
+WHOLE = dict.fromkeys([ADAPTER, "adapter_config.json", "state.json"], "")
 
 
 @pytest.mark.parametrize(
@@ -92,21 +86,11 @@ def test_an_adapter_without_finite_numbers_is_refused(folder: Path, odd: float |
         ("[" * 5000, "digests.json is missing or damaged"),
         ("{}", "digests.json is missing or damaged"),
         (json.dumps({"state.json": ""}), "digests.json does not name adapter_model.safetensors"),
-        (
-            json.dumps(
-                {ADAPTER: "", "adapter_config.json": "", "state.json": "", "/etc/passwd": ""}
-            ),
-            "names '/etc/passwd'",
-        ),
-        (
-            json.dumps({ADAPTER: "", "adapter_config.json": "", "state.json": "", "a\0": ""}),
-            "names 'a",
-        ),
+        (json.dumps(WHOLE | {"/etc/passwd": ""}), "names '/etc/passwd'"),
+        (json.dumps(WHOLE | {"a\0": ""}), "names 'a"),
     ],
 )
-def test_a_checkpoint_with_odd_digests_is_not_used(
-    here: Path, capsys: pytest.CaptureFixture, digests: str, said: str
-):
+def test_a_checkpoint_with_odd_digests_is_not_used(here, capsys, digests: str, said: str):
     for name in ("step-000002", "step-abcdef"):
         Path(name).mkdir()
         (Path(name) / "digests.json").write_text(digests)

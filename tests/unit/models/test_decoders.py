@@ -24,10 +24,7 @@ from dopsd.models.text import build_tokenizer, prompt_text
 
 
 def literal(raw: dict, w: dict[str, Tensor], ids: Tensor, keep: Tensor) -> Tensor:
-    """The states of a Llama-like decoder, written out one head at a time.
-
-    No token sees padding; with `block_size` none sees a later block, counted from the first token.
-    """
+    """The states of a Llama-like decoder, a head at a time; blocks count from its first token."""
     size = raw.get("block_size") or ids.shape[1]
     heads, kv_heads = raw["num_attention_heads"], raw["num_key_value_heads"]
     width = raw.get("head_dim", raw["hidden_size"] // heads)
@@ -120,9 +117,7 @@ def test_logits_are_those_of_the_literal_forward(name: str, padding: int, tmp_pa
         ("sdar", None, "no block_size, and sdar attends in blocks; set model.block_size"),
     ],
 )
-def test_attention_that_an_architecture_has_not_is_refused(
-    name: str, size: int | None, expected: str, tmp_path: Path
-):
+def test_attention_that_an_architecture_has_not_is_refused(name, size, expected, tmp_path):
     save_hub(tmp_path, name)
     rewrite(tmp_path / "config.json", block_size=None)
     with pytest.raises(DopsdError, match=expected):
@@ -228,10 +223,8 @@ def test_a_tokenizer_without_mask_gets_the_familys(tmp_path: Path):
     assert policy.tokenizer(special, add_special_tokens=False)["input_ids"] == [*range(90, 94)]
     assert policy.suppress_tokens == [*range(92, 112)]
     asked = policy.tokenizer.decode(policy.text.encode([{"role": "user", "content": "1+1"}]))
-    assert (
-        asked.replace("!", "")
-        == "<|im_start|>user1+1<|im_end|><|im_start|>assistant<think></think>"
-    )
+    expected = "<|im_start|>user1+1<|im_end|><|im_start|>assistant<think></think>"
+    assert asked.replace("!", "") == expected
     rewrite(tmp_path / "config.json", mask_token_id=95)
     with pytest.raises(
         DopsdError, match="would be token 93 of this tokenizer, but the model's is 95"

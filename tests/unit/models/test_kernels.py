@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,17 +40,13 @@ def computed(model: nn.Module) -> list[Tensor]:
 
 @DTYPES
 @pytest.mark.parametrize("kv_heads", [4, 1])
-def test_logits_and_all_gradients_are_those_of_plain_torch_to_the_bit(
-    dtype: torch.dtype, kv_heads: int
-):
+def test_logits_and_all_gradients_are_those_of_plain_torch_to_the_bit(dtype, kv_heads):
     plain, fused = toy(kv_heads).to(dtype), toy(kv_heads).to(dtype)
     fused.fuse()
     assert all(torch.equal(a, b) for a, b in zip(computed(plain), computed(fused), strict=True))
 
 
-def test_adapters_with_dropout_and_checkpointing_train_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_adapters_with_dropout_and_checkpointing_train_to_the_same_bits(tmp_path, monkeypatch):
     save_toy(tmp_path)
     lora, found = AdapterConfig(r=2, alpha=4, dropout=0.5, targets=["q_proj", "up_proj"]), []
     for is_fused in (False, True):
@@ -180,9 +175,7 @@ def test_a_second_backward_pass_through_swiglu_raises_instead_of_computing_nonse
         product.backward()
 
 
-def test_auto_is_torch_where_fused_kernels_cannot_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_auto_is_torch_where_fused_kernels_cannot_run(tmp_path, monkeypatch):
     auto, gpu = ModelConfig(kernels="auto"), torch.device("cuda", 0)
     monkeypatch.setattr(backends, "find_spec", lambda name: object())
     assert backends.kernels_of(auto, torch.device("cpu")) == "torch"
@@ -194,15 +187,6 @@ def test_auto_is_torch_where_fused_kernels_cannot_run(
     assert backends.kernels_of(without, gpu) == "torch"  # as its config.json says
     monkeypatch.setattr(backends, "find_spec", lambda name: None)
     assert backends.kernels_of(auto, gpu) == "torch"
-
-
-def test_liger_on_a_cpu_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    save_toy(tmp_path)
-    monkeypatch.setattr(backends, "find_spec", lambda name: object())
-    model = ModelConfig(path=str(tmp_path), kernels="liger")
-    with pytest.raises(DopsdError, match=r"^model\.kernels: liger needs an NVIDIA GPU") as raised:
-        load_policy(model, None, 0, torch.device("cpu"))
-    assert raised.value.exit_code == 2 and "\n" not in str(raised.value)
 
 
 def test_an_architecture_without_fused_kernels_is_refused(monkeypatch: pytest.MonkeyPatch):

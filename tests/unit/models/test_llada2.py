@@ -140,27 +140,25 @@ def test_one_expert_a_token_keeps_its_score_as_weight(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "fits"),
+    ("dim", "factor", "expected"),
     [
-        ({"rotary_dim": 4}, True),  # half of head_dim 8, as published without a factor
-        ({"rotary_dim": 8}, False),
-        ({"rotary_dim": 8, "partial_rotary_factor": 1.0}, True),
-        ({"rotary_dim": 4, "partial_rotary_factor": 1.0}, False),
+        (4, "absent", 4),  # half of head_dim 8, as published without a factor
+        (8, "absent", "rotary_dim 8"),
+        (8, 1.0, 8),
+        (4, 1.0, "partial_rotary_factor 1.0"),
+        ("absent", 0.25, 2),
+        (None, 0.5, "lacks rotary_dim"),
     ],
 )
-def test_the_rotated_width_is_the_published_classs(changes: dict, fits: bool, tmp_path: Path):
-    raw = {k: v for k, v in (LLADA2 | changes).items() if k in changes or "partial" not in k}
+def test_the_rotated_width_is_the_published_classs(dim, factor, expected, tmp_path: Path):
+    raw = LLADA2 | {"rotary_dim": dim, "partial_rotary_factor": factor}
+    raw = {name: value for name, value in raw.items() if value != "absent"}
     (tmp_path / "config.json").write_text(json.dumps(raw))
-    if fits:
-        assert read_config(tmp_path).rotary_dim == changes["rotary_dim"]
+    if isinstance(expected, int):
+        assert read_config(tmp_path).rotary_dim == expected
     else:
-        with pytest.raises(DopsdError, match="partial_rotary_factor"):
+        with pytest.raises(DopsdError, match=expected):
             read_config(tmp_path)
-
-
-def test_a_rotated_width_of_null_is_refused(tmp_path: Path):
-    with pytest.raises(DopsdError, match="lacks rotary_dim"):
-        made(tmp_path, rotary_dim=None)
 
 
 def published_block(x: Tensor, w: Weights, at: str, is_dense: bool, mask: Tensor) -> Tensor:

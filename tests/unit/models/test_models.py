@@ -1,13 +1,11 @@
-"""The native LLaDA against a literal forward pass, its attention and checkpointing, and its size at
-8B.
-"""
+"""The native LLaDA against a literal forward pass; its attention, checkpointing and size."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
+import test_decoders
 import torch
 from torch import Tensor
 from toys import save_toy, toy
@@ -22,55 +20,32 @@ from dopsd.models.llm_policy import load_policy
 LORA = AdapterConfig(r=2, alpha=4, dropout=0.0, targets=["q_proj", "ff_out"])
 
 
+PARTS = {  # names of a layer, as of transformers' decoders
+    "attn_norm": "input_layernorm",
+    "attn_out": "self_attn.o_proj",
+    "ff_norm": "post_attention_layernorm",
+    "ff_proj": "mlp.gate_proj",
+    "up_proj": "mlp.up_proj",
+    "ff_out": "mlp.down_proj",
+} | {f"{name}_proj": f"self_attn.{name}_proj" for name in "qkv"}
+OTHERS = {"wte": "embed_tokens", "ln_f": "norm", "ff_out": "lm_head"}
+
+
 def literal(
     model: LladaForMaskedLM, ids: Tensor, keep: Tensor, kind: torch.dtype = torch.float32
 ) -> Tensor:
-    """LLaDA's forward pass written out, one head at a time, in the precision `kind`."""
-    w = {name: p.detach().to(kind) for name, p in model.state_dict().items()}
+    """LLaDA's forward pass written out, in the precision `kind`."""
+    w = {}
+    for name, p in model.state_dict().items():
+        *layer, part, _ = name.removeprefix("model.transformer.").split(".")
+        found = f"layers.{layer[1]}.{PARTS[part]}" if layer else OTHERS[part]
+        w[f"model.{found}.weight"] = p.detach().to(kind)
     c = model.config
-    width, group = c.d_model // c.n_heads, c.n_heads // c.n_kv_heads
-
-    def norm(x: Tensor, name: str) -> Tensor:
-        return x / (x.pow(2).mean(-1, keepdim=True) + c.rms_norm_eps).sqrt() * w[name]
-
-    def turn(x: Tensor) -> Tensor:  # [T, width]
-        out = torch.empty_like(x)
-        for t in range(len(x)):
-            for i in range(width // 2):
-                angle = t * c.rope_theta ** (-2 * i / width)
-                a, b = x[t, i], x[t, i + width // 2]
-                out[t, i] = a * math.cos(angle) - b * math.sin(angle)
-                out[t, i + width // 2] = b * math.cos(angle) + a * math.sin(angle)
-        return out
-
-    rows = []
-    for row, real in zip(ids, keep, strict=True):
-        x = w["model.transformer.wte.weight"][row]
-        for layer in range(c.n_layers):
-            at = f"model.transformer.blocks.{layer}."
-            h = norm(x, at + "attn_norm.weight")
-            q, k, v = (h @ w[f"{at}{name}_proj.weight"].T for name in "qkv")
-            heads = []
-            for head in range(c.n_heads):
-                mine, theirs = (
-                    slice(head * width, (head + 1) * width),
-                    slice(head // group * width, (head // group + 1) * width),
-                )
-                scores = turn(q[:, mine]) @ turn(k[:, theirs]).T / math.sqrt(width)
-                heads.append(scores.masked_fill(~real, -torch.inf).softmax(-1) @ v[:, theirs])
-            x = x + torch.cat(heads, -1) @ w[at + "attn_out.weight"].T
-            h = norm(x, at + "ff_norm.weight")
-            gate = h @ w[at + "ff_proj.weight"].T
-            x = (
-                x
-                + (gate * gate.sigmoid() * (h @ w[at + "up_proj.weight"].T))
-                @ w[at + "ff_out.weight"].T
-            )
-        out = "wte" if c.weight_tying else "ff_out"
-        rows.append(
-            norm(x, "model.transformer.ln_f.weight") @ w[f"model.transformer.{out}.weight"].T
-        )
-    return torch.stack(rows)
+    raw = {"num_attention_heads": c.n_heads, "num_key_value_heads": c.n_kv_heads}
+    raw |= {"hidden_size": c.d_model, "num_hidden_layers": c.n_layers}
+    raw |= {"rms_norm_eps": c.rms_norm_eps, "rope_theta": c.rope_theta}
+    head = w[f"model.{'embed_tokens' if c.weight_tying else 'lm_head'}.weight"]
+    return test_decoders.literal(raw, w, ids, keep) @ head.T
 
 
 def texts(padding: int = 3) -> tuple[Tensor, Tensor]:
@@ -105,9 +80,7 @@ def test_bfloat16_logits_are_near_the_literal_ones(kv_heads: int, is_tied: bool)
 
 @pytest.mark.parametrize(("name", "shape"), [("sdpa", (2, 1, 1, 9)), ("flash_attention_2", (2, 9))])
 @pytest.mark.parametrize("is_padded", [True, False])
-def test_attention_goes_through_the_named_function(
-    name: str, shape: tuple, is_padded: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_attention_goes_through_the_named_function(name, shape, is_padded, monkeypatch):
     calls = []
 
     def recording(
@@ -122,9 +95,8 @@ def test_attention_goes_through_the_named_function(
     model(ids, keep if is_padded else None)
     assert len(calls) == 2
     module, q, k, v, mask, options = calls[0]
-    assert (
-        isinstance(module, LladaBlock) and module.num_key_value_groups == 2 and not module.is_causal
-    )
+    assert isinstance(module, LladaBlock) and module.num_key_value_groups == 2
+    assert not module.is_causal
     assert (q, k, v) == ((2, 4, 9, 8), (2, 2, 9, 8), (2, 2, 9, 8))
     assert options == {"is_causal": False}
     assert mask is None if not is_padded else (mask.shape == shape and mask.dtype == torch.bool)
@@ -175,9 +147,8 @@ def test_gradient_checkpointing_recomputes_blocks_and_changes_no_gradient(
     plain, counted = gradients(False), len(runs)
     checkpointed = gradients(True)
     assert (counted, len(runs) - counted) == (2, 4)
-    assert len(plain) == 8 and all(
-        g.any() and torch.equal(g, checkpointed[name]) for name, g in plain.items()
-    )
+    assert len(plain) == 8
+    assert all(g.any() and torch.equal(g, checkpointed[name]) for name, g in plain.items())
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # newer transformers have another name for it
@@ -193,17 +164,8 @@ def test_gradient_checkpointing_can_be_switched_on_as_with_any_transformers_mode
 
 
 def published_names() -> set[str]:
-    block = [
-        "attn_norm",
-        "ff_norm",
-        "q_proj",
-        "k_proj",
-        "v_proj",
-        "attn_out",
-        "ff_proj",
-        "up_proj",
-        "ff_out",
-    ]
+    block = ["attn_norm", "ff_norm", "q_proj", "k_proj", "v_proj", "attn_out"]
+    block += ["ff_proj", "up_proj", "ff_out"]
     names = {f"model.transformer.{name}.weight" for name in ("wte", "ln_f", "ff_out")}
     return names | {
         f"model.transformer.blocks.{i}.{name}.weight" for i in range(32) for name in block

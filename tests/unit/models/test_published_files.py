@@ -1,8 +1,4 @@
-"""What published checkpoints hold: their config.json, their size, and their tokenizers' files.
-
-published_configs.json has configs as pages of the hub show them, and LLaDA2.0-mini's as its
-authors' code has it; LLaDA-MoE's is put together from its class and from what readers say.
-"""
+"""What published checkpoints hold; LLaDA-MoE's config is put together from its class."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 from hub_toys import save_hub
 from tokenizers.pre_tokenizers import ByteLevel
 from toys import rewrite
@@ -19,6 +16,7 @@ from dopsd.core.errors import DopsdError
 from dopsd.models.checkpoint_files import expected_shapes
 from dopsd.models.config import ModelConfig
 from dopsd.models.llm_policy import load_policy
+from dopsd.models.loading import build_model
 from dopsd.models.registry import ARCHITECTURES, published, read_config
 from dopsd.models.tokenizer import load_tokenizer
 
@@ -156,9 +154,7 @@ def test_sdars_answers_end_with_the_end_of_turn(tmp_path: Path):
     "row",
     ["me/mine: {colour: red}", "computes: {colour: 1}", "computes: {attention_patterns: red}"],
 )
-def test_a_broken_plug_in_breaks_no_other_base(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str
-):
+def test_a_broken_plug_in_breaks_no_other_base(tmp_path, monkeypatch, row: str):
     save_hub(tmp_path / "base", "Dream")
     (tmp_path / "raises").mkdir()
     (tmp_path / "raises/__init__.py").write_text("raise RuntimeError('broken')")
@@ -172,3 +168,37 @@ def test_a_broken_plug_in_breaks_no_other_base(
     monkeypatch.setattr(ARCHITECTURES, "packages", ARCHITECTURES.packages | {"rows": "rows"})
     with pytest.raises(DopsdError, match=r"rows/checkpoints.yaml: expected a table .*(colour|red)"):
         published()
+
+
+def test_widths_and_ids_that_the_file_does_not_name_are_those_of_the_family(tmp_path: Path):
+    w = save_hub(tmp_path, "llada_moe")
+    absent = dict.fromkeys(["intermediate_size", "moe_layer_freq", "mask_token_id", "eos_token_id"])
+    rewrite(tmp_path / "config.json", **absent)
+    config = read_config(tmp_path)
+    found = {name: p.shape for name, p in build_model(config).state_dict().items()}
+    assert found == {name: p.shape for name, p in w.items()}
+    assert config.head_dim == 8  # 32 / 4
+    assert (config.mask_token_id, config.eos_token_id) == (156895, 156892)
+
+
+def test_files_of_llada_moe_have_the_published_names(tmp_path: Path):
+    w = save_hub(tmp_path, "llada_moe")
+    assert w["model.layers.1.mlp.experts.7.down_proj.weight"].shape == (32, 16)
+    assert w["model.layers.0.mlp.gate.weight"].shape == (8, 32)
+    assert w["model.layers.0.self_attn.k_norm.weight"].shape == (8,)
+    assert "model.layers.0.mlp.gate_proj.weight" not in w
+
+
+def test_a_fresh_router_does_not_score_all_experts_alike(tmp_path: Path):
+    save_hub(tmp_path, "llada_moe")
+    model = build_model(read_config(tmp_path))
+    assert model.get_parameter("model.layers.0.mlp.gate.weight").std() > 0.01
+
+
+def test_of_7_4_billion_parameters_a_token_uses_1_4_without_the_embedding():
+    config = next(row.config() for row in published() if row.architecture == "llada_moe")
+    with torch.device("meta"):
+        count = sum(p.numel() for p in build_model(config).parameters())
+    embedding = 157184 * 2048
+    assert round(count / 1e9, 1) == 7.4
+    assert round((count - config.idle_parameters - embedding) / 1e9, 1) == 1.4

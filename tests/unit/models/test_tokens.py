@@ -1,6 +1,4 @@
-"""What a policy reads and may write: the embedded tokenizer, LLaDA's prompt, and the tokens that
-are never sampled.
-"""
+"""What a policy reads and may write: tokenizers, LLaDA's prompt, suppressed tokens."""
 
 from __future__ import annotations
 
@@ -50,12 +48,8 @@ def as_llada(tmp_path: Path) -> Path:
     mask, eos = tokenizer.convert_tokens_to_ids(["<|mdm_mask|>", "<|endoftext|>"])
     toy_rows = {"mask_token_id": mask, "eos_token_id": eos, "pad_token_id": eos}
     rewrite(tmp_path / "config.json", **toy_rows)
-    odd = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "trust_remote_code": True,
-        "gmask_token": "[gMASK]",
-        "backend": None,
-    }
+    odd = {"tokenizer_class": "PreTrainedTokenizerFast", "trust_remote_code": True}
+    odd |= {"gmask_token": "[gMASK]", "backend": None}
     rewrite(tmp_path / "tokenizer_config.json", **odd)  # as the published file has them
     return tmp_path
 
@@ -71,10 +65,8 @@ def test_lladas_prompt_is_the_published_one(as_llada: Path):
     )
     assert policy.tokenizer.decode(policy.text.encode(asked)) == expected
     ids = policy.text.encode(asked)
-    assert (
-        ids[0] == policy.tokenizer.bos_token_id
-        and (ids == policy.tokenizer.bos_token_id).sum() == 1
-    )
+    assert ids[0] == policy.tokenizer.bos_token_id
+    assert (ids == policy.tokenizer.bos_token_id).sum() == 1
     assert policy.tokenizer.decode(policy.text.encode(asked, "<a> ")) == expected + "<a> "
 
 
@@ -128,15 +120,11 @@ def test_llada_may_end_its_turn_and_its_text_but_write_no_other_special_token(as
     assert tokenizer.mask_token is None and policy.mask_id == tokenizer.convert_tokens_to_ids(
         "<|mdm_mask|>"
     )
-    names = [
-        *("<|startoftext|>", "[CLS]", "[gMASK]", "<|reserved_token_0|>", "<role>", "</role>"),
-        "<|arithmetic_start|>",
-    ]
+    names = ["<|startoftext|>", "[CLS]", "[gMASK]", "<|reserved_token_0|>", "<role>", "</role>"]
+    names += ["<|arithmetic_start|>"]
     names += ["<|mdm_mask|>", "<|start_header_id|>", "<|end_header_id|>"]
-    assert policy.suppress_tokens == [
-        *sorted(tokenizer.convert_tokens_to_ids(names)),
-        *range(len(tokenizer), 112),
-    ]
+    special = sorted(tokenizer.convert_tokens_to_ids(names))
+    assert policy.suppress_tokens == [*special, *range(len(tokenizer), 112)]
 
 
 def test_a_mask_that_is_an_ordinary_token_is_refused(as_llada: Path):

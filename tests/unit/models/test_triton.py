@@ -1,6 +1,4 @@
-"""The Triton kernels without a GPU: their numerics in an interpreter, their binaries for each kind
-of GPU, and that they move the bytes that they are charged.
-"""
+"""The Triton kernels without a GPU: interpreted numerics, binaries, and bytes moved."""
 
 from __future__ import annotations
 
@@ -110,9 +108,7 @@ def calls() -> dict[str, tuple[Any, ...]]:
 
 
 def charged(operator: Any, given: tuple[Any, ...]) -> tuple[int, int]:
-    """Return the bytes of arguments and results, what is overwritten twice: of rows, and of what
-    all rows share.
-    """
+    """Bytes of arguments and results, what is overwritten twice: of rows, and shared."""
     results = operator(*given)
     results = () if results is None else results if isinstance(results, tuple) else (results,)
     overwritten = [a.is_write for a in operator._opoverload._schema.arguments]

@@ -1,6 +1,4 @@
-"""Approximate decoding: a threshold commits together, a kept cache computes less; both are exact
-where they must be.
-"""
+"""Approximate decoding by a threshold and with a kept cache, exact where it must be."""
 
 from __future__ import annotations
 

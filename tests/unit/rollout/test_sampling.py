@@ -100,24 +100,10 @@ def test_only_the_likeliest_tokens_that_hold_the_share_are_sampled():
     assert drawn == {1, 2}
 
 
-def test_blocks_are_finished_left_to_right_whatever_the_confidence():
-    policy = FakePolicy(4, table=table([1, 2, 3, 4], [1.0, 2.0, 9.0, 9.0]))
-    rollout = denoise(policy, [GenerationRequest("p", 0, PROMPT, 0)], Decoding(4, 2, 4))[0]
-    assert rollout.revealed_at.tolist() == [1, 0, 2, 3]
-
-
-def test_equal_confidence_goes_to_the_lower_position():
-    policy = FakePolicy(4, table=table([1, 1, 1, 1], [2.0] * 4))
-    rollout = denoise(policy, [GenerationRequest("p", 0, PROMPT, 0)], Decoding(4, 4, 4))[0]
-    assert rollout.revealed_at.tolist() == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize(
     ("block", "steps", "expected"), [(8, 4, [2, 2, 2, 2]), (8, 3, [3, 3, 2]), (5, 5, [1] * 5)]
 )
-def test_the_schedule_spreads_masks_with_the_remainder_first(
-    block: int, steps: int, expected: list[int]
-):
+def test_the_schedule_spreads_masks_with_the_remainder_first(block, steps, expected):
     assert Decoding(block, block, steps).num_transfer_tokens == expected
 
 
@@ -248,9 +234,7 @@ def test_denoise_all_returns_the_order_of_the_draws_whatever_the_lengths():
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 10**6))
-def test_uniform_draws_stay_inside_the_open_interval_and_change_with_every_part(
-    key: int, part: int
-):
+def test_uniform_draws_stay_inside_the_open_interval_and_change_with_every_part(key, part):
     a = fold_in(torch.tensor(key), part)
     assert 0 < float(uniform(a)) < 1
     assert int(a) != int(fold_in(torch.tensor(key), part + 1))

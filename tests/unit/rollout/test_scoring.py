@@ -99,14 +99,9 @@ def test_a_collect_counts_what_it_cost():
     assert [rollout.attempt for rollout in firsts] == [0, 0]
     summary = collector.summary(FakePolicy(2), list(found.values()))
     assert summary.counters == {"trajectories": 1, "rollouts": 6, "sampled_tokens": 12}
-    assert summary.metrics.means() == {
-        "attempts_used": 3.0,
-        "best_score": 0.75,
-        "completion_length": sum(lengths) / 2,
-        "first_attempt_score": 0.25,
-        "first_attempt_square": 0.125,
-        "kept_share": 0.5,
-    }
+    figures = {"attempts_used": 3.0, "best_score": 0.75, "completion_length": sum(lengths) / 2}
+    figures |= {"first_attempt_score": 0.25, "first_attempt_square": 0.125, "kept_share": 0.5}
+    assert summary.metrics.means() == figures
 
 
 def test_a_collect_of_empty_answers_is_said_once(capsys, monkeypatch):

@@ -1,6 +1,4 @@
-"""Processes with the same weights share rollouts and states: simulated here, one after the other,
-on a fake policy.
-"""
+"""Processes share rollouts and states: simulated here by threads with a fake policy."""
 
 from __future__ import annotations
 

@@ -100,12 +100,6 @@ def test_what_a_program_replaces_neither_skips_its_tests_nor_shows_the_secret(na
 
 
 @needs_sandbox
-def test_tests_may_be_a_list_of_lines():
-    assert scored(ADD, tests=json.dumps(TESTS.splitlines())) == 1.0
-    assert scored("add = max", tests=json.dumps(TESTS.splitlines())) == 0.0
-
-
-@needs_sandbox
 def test_code_of_a_column_stands_before_the_program():
     body = "def add(a, b):\n    return math.floor(a + b)"
     assert scored(body) == 0.0
@@ -156,9 +150,7 @@ def cannot_be_a_user() -> str:
 @needs_sandbox
 @pytest.mark.parametrize("who", ["me", pytest.param("an ordinary user", marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_program_scores_nothing_and_leaves_nothing(
-    name: str, who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_hostile_program_scores_nothing_and_leaves_nothing(name, who, tmp_path, monkeypatch):
     if who != "me" and (why := cannot_be_a_user()):
         pytest.skip(why)
     memory_mb = 200 + [*HOSTILE].index(name) + 50 * (who != "me")  # tells the sandbox from others
@@ -215,12 +207,9 @@ def commands() -> list[list[str]]:
 def test_a_task_of_programs_reads_its_rows_and_scores_generations(tmp_path: Path):
     rows = [{"question": "Add.", "answer": ADD, "tests": TESTS.splitlines(), "first": ""}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    section = {
-        "type": "custom",
-        "train": {"path": str(tmp_path / "rows.jsonl")},
-        "answer_format": [{"tag": "answer"}, {"text": "whole"}],
-        "verifier": {"type": "python_tests", "before": "first"},
-    }
+    section = {"type": "custom", "train": {"path": str(tmp_path / "rows.jsonl")}}
+    section["answer_format"] = [{"tag": "answer"}, {"text": "whole"}]
+    section["verifier"] = {"type": "python_tests", "before": "first"}
     task = load_task("mine", CustomTaskConfig.model_validate(section))
     assert isinstance(task, CustomTask)
     ((_, problem),) = task.read("train")

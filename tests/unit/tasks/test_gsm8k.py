@@ -60,10 +60,8 @@ def test_strict_wants_a_box_in_a_closed_tag(text: str, found: float | None):
 
 def test_the_rule_of_the_settings_gives_the_verdict_and_both_are_figures():
     text = r"so \boxed{1,234}"
-    lenient, strict = (
-        TASK.verify(PROBLEM, text),
-        Gsm8k(Gsm8kConfig(scoring="strict")).verify(PROBLEM, text),
-    )
+    lenient = TASK.verify(PROBLEM, text)
+    strict = Gsm8k(Gsm8kConfig(scoring="strict")).verify(PROBLEM, text)
     assert (lenient.answer, lenient.score, lenient.correct) == ("1234", 1.0, True)
     assert (strict.answer, strict.score, strict.correct) == (None, 0.0, False)
     assert lenient.figures == strict.figures == {"published": 1.0, "strict": 0.0}
@@ -97,14 +95,9 @@ def test_gold_numbers_are_written_as_they_always_were():
 
 
 def test_a_row_becomes_a_problem_with_its_solution():
-    found = TASK.problem_of(
-        Row({"question": "How many?", "answer": "Add them.\n#### 1,234"}, "f", 1)
-    )
-    assert (found.prompt, found.answer, found.reference) == (
-        "How many?",
-        "1234",
-        "Add them.\n#### 1,234",
-    )
+    text = "Add them.\n#### 1,234"
+    found = TASK.problem_of(Row({"question": "How many?", "answer": text}, "f", 1))
+    assert (found.prompt, found.answer, found.reference) == ("How many?", "1234", text)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +116,5 @@ def test_a_bad_row_is_named(row: dict):
 def test_the_instructions_ask_for_what_strict_wants():
     (message,) = TASK.messages(PROBLEM, "instructions")
     assert message["role"] == "user" and message["content"].endswith("\n\nHow many?")
-    assert all(
-        part in message["content"]
-        for part in ("<reasoning>", "</reasoning>", "<answer>", "</answer>", r"\boxed{")
-    )
+    for part in ("<reasoning>", "</reasoning>", "<answer>", "</answer>", r"\boxed{"):
+        assert part in message["content"]

@@ -76,13 +76,10 @@ def test_what_has_no_normal_form_is_compared_as_written():
 
 
 def test_a_row_has_its_answer_or_a_solution_that_boxes_it():
-    solved = TASK.problem_of(
-        Row({"problem": "q", "solution": r"\boxed{1}, so \boxed{x^{2}}."}, "f", 1)
-    )
-    assert (solved.answer, solved.reference) == ("x^{2}", r"\boxed{1}, so \boxed{x^{2}}.")
-    assert (
-        TASK.problem_of(Row({"problem": "q", "answer": "7", "solution": None}, "f", 1)).answer
-        == "7"
-    )
+    text = r"\boxed{1}, so \boxed{x^{2}}."
+    solved = TASK.problem_of(Row({"problem": "q", "solution": text}, "f", 1))
+    assert (solved.answer, solved.reference) == ("x^{2}", text)
+    row = Row({"problem": "q", "answer": "7", "solution": None}, "f", 1)
+    assert TASK.problem_of(row).answer == "7"
     with pytest.raises(DopsdError, match=r"^f:2: expected a text in column answer"):
         TASK.problem_of(Row({"problem": "q", "solution": "none"}, "f", 2))

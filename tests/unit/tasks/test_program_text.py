@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 import pytest
 
@@ -84,13 +85,15 @@ LAYOUTS = {
 
 
 def ran(answer: str, before: str = "") -> None:
-    """Run the tests of an addition."""
+    """Run the tests of an addition; what traces this process goes on, which `run` ends."""
     source, sink = os.pipe()
     os.write(sink, b"passed")
     os.close(sink)
+    trace = sys.gettrace()
     try:
         run(answer, before, TESTS, source)
     finally:
+        sys.settrace(trace)
         os.close(source)
 
 
@@ -120,11 +123,8 @@ def test_a_draft_gives_a_wrong_program_no_second_chance(answer: str):
 
 
 def test_a_program_that_raises_does_not_reach_its_tests(capfd: pytest.CaptureFixture[str]):
-    for program in (
-        f"{ADD}\n1 / 0",
-        f"```\nx = 5\n```\n```\n{ADD}\n1 / 0\n```",
-        "add = max\n1 / 0",
-    ):
+    after_another = f"```\nx = 5\n```\n```\n{ADD}\n1 / 0\n```"
+    for program in (f"{ADD}\n1 / 0", after_another, "add = max\n1 / 0"):
         with pytest.raises(ZeroDivisionError):
             ran(program)
     assert capfd.readouterr().out == ""

@@ -1,9 +1,8 @@
-"""Verifier `command`: a program that hangs, dies, forks, swells or writes garbage ends as a score
-of 0 or as one line, and leaves no process.
-"""
+"""Verifier `command`: whatever a program does ends as a score or one line."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -25,9 +24,8 @@ for line in sys.stdin:
     number, answer = request["id"], request["response"]
     {}
 """
-ANSWER = (
-    'print(json.dumps({"id": number, "score": float(answer == request["answer"])}), flush=True)'
-)
+EQUAL = 'float(answer == request["answer"])'
+ANSWER = f'print(json.dumps({{"id": number, "score": {EQUAL}}}), flush=True)'
 Make = Callable[..., Command]
 
 
@@ -41,9 +39,8 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     def maker(body: str, *words: str, seconds: int = 100, memory_mb: int = 400) -> Command:
         script.write_text(LOOP.format(body))
         program = ["python", "data/external/score.py", *words]
-        return command(
-            "data.x.verifier", CommandConfig(program=program, seconds=seconds, memory_mb=memory_mb)
-        )
+        config = CommandConfig(program=program, seconds=seconds, memory_mb=memory_mb)
+        return command("data.x.verifier", config)
 
     return maker
 
@@ -71,10 +68,8 @@ def test_a_program_gets_question_answer_response_and_columns_and_no_shell(make: 
     body = 'open("seen", "w").write(json.dumps([sys.argv[1:], request])); ' + ANSWER
     make(body, "$HOME", "*", "; touch shell").score(problem(), "4")
     seen = Path("seen").read_text()
-    request = (
-        '{"id": 1, "question": "2 + 2?", "answer": "4", "response": "4", "row": {"tests": "t"}}'
-    )
-    assert seen == f'[["$HOME", "*", "; touch shell"], {request}]'
+    request = {"id": 1, "question": "2 + 2?", "answer": "4", "response": "4", "row": {"tests": "t"}}
+    assert json.loads(seen) == [["$HOME", "*", "; touch shell"], request]
     assert not Path("shell").exists()
 
 

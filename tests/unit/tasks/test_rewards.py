@@ -1,6 +1,4 @@
-"""Rewards of RLVR by task: d1's published sums, counted by hand. Of every task: the published
-scores, and bounds for whatever a model may write.
-"""
+"""Rewards of RLVR by hand, the published scores, and bounds for whatever is written."""
 
 from __future__ import annotations
 
@@ -24,32 +22,23 @@ from dopsd.tasks.sudoku.task import Sudoku
 SUM = Problem("g", "2 + 3", "5")
 NUMBERS = Problem("c", "3 4 5", "", None, {"numbers": [3, 4, 5], "target": 12})
 HALF = Problem("m", "", r"\frac{1}{2}")
-GSM8K, COUNTDOWN, MATH500 = (
-    Gsm8k(Gsm8kConfig()),
-    Countdown(CountdownConfig()),
-    Math500(Math500Config()),
-)
+GSM8K, COUNTDOWN = Gsm8k(Gsm8kConfig()), Countdown(CountdownConfig())
+MATH500 = Math500(Math500Config())
 SUDOKU, CHAINS = Sudoku(SudokuConfig()), Chains(ChainsConfig())
 PROBLEMS = {GSM8K: SUM, COUNTDOWN: NUMBERS, MATH500: HALF, CHAINS: CHAINS.ask("3 *4 -1 +2")}
 PROBLEMS[SUDOKU] = Problem("s", "0234341221434320", "1234341221434321")
 
 
+LAID_OUT = "<reasoning>\n2 and 3\n</reasoning>\n<answer>\n\\boxed{N}\n</answer>\n"
+
+
 @pytest.mark.parametrize(
     ("text", "reward"),
     [
-        (
-            "<reasoning>\n2 and 3\n</reasoning>\n<answer>\n\\boxed{5}\n</answer>\n",
-            2 + 0.5 + 0.5 + 0.5 + 4 * 0.125,
-        ),
-        (
-            "<reasoning>\n2 and 3\n</reasoning>\n<answer>\n\\boxed{6}\n</answer>\n",
-            0.5 + 0.5 + 0.5 + 4 * 0.125,
-        ),
+        (LAID_OUT.replace("N", "5"), 2 + 0.5 + 0.5 + 0.5 + 4 * 0.125),
+        (LAID_OUT.replace("N", "6"), 0.5 + 0.5 + 0.5 + 4 * 0.125),
         ("<reasoning>2 and 3</reasoning> <answer>\\boxed{5}</answer>", 2 + 0.5 + 0.5),
-        (
-            "<reasoning>\n2\n</reasoning>\n<answer>\n\\boxed{5}\n</answer>\nmore",
-            2 + 0.5 + 0.5 + 0.5 - 0.004 - 0.004,
-        ),
+        (LAID_OUT.replace("N", "5") + "more", 2 + 0.5 + 0.5 + 0.5 - 0.004 - 0.004),
         ("about half", 0.0),
     ],
 )

@@ -13,7 +13,6 @@ import torch
 from autoregressive_toys import save_source
 from conftest import write_params
 from safetensors.torch import load_file
-from toy_runs import die_at
 from toys import rewrite
 
 from dopsd.cli.main import main
@@ -66,11 +65,8 @@ def test_a_base_is_made_once_and_again_if_settings_change(source, capsys):
     assert "no errors; `dopsd adapt` makes models/adapted" in capsys.readouterr().out
     assert main(["adapt"]) == 0
     config, first = read_config(BASE), digests()
-    assert (config.model_type, config.output_shift, config.mask_token) == (
-        "a2d-llama",
-        1,
-        "<|mask|>",
-    )
+    form = (config.model_type, config.output_shift, config.mask_token)
+    assert form == ("a2d-llama", 1, "<|mask|>")
     rows = read_table(LOG)
     assert [row["update"] for row in rows] == [1, 2, 3, 4]
     assert ["held_out_half" in row for row in rows] == [True, False, True, True]  # and the last
@@ -91,19 +87,6 @@ def test_a_base_is_made_once_and_again_if_settings_change(source, capsys):
     assert "sft: their loss with 0.9 of the tokens masked: " in said
     assert digests()["model.safetensors"] != first["model.safetensors"]
     assert main(["evaluate_base"]) == 0
-
-
-def test_a_killed_adaptation_continues_to_the_same_bytes(source, monkeypatch):
-    assert main(["adapt"]) == 0
-    whole, log = digests(), [row["loss"] for row in read_table(LOG)]
-    for folder in (BASE, Path("work"), LOG.parent):
-        shutil.rmtree(folder)
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        die_at(patch, 3)
-        main(["adapt"])
-    assert not BASE.exists()
-    assert main(["adapt"]) == 0
-    assert digests() == whole and [row["loss"] for row in read_table(LOG)] == log
 
 
 def tokens_read(folder: Path) -> float:
@@ -171,52 +154,50 @@ def test_adapt_names_a_missing_source_before_the_data_are_made(source, capfd):
     write({"adapt__source": "models/none"})
     shutil.rmtree("data/sudoku")
     assert main(["adapt"]) == 2
-    assert "adapt.source: models/none" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "adapt.source: models/none" in said
+    assert "(config.json: No such file or directory); correct the path" in said
 
 
-def test_check_says_what_one_may_not_expect_of_adapting(source, capsys):
-    write({"adapt__learn": {"length": 5, "train": {"updates": 3, "warmup_updates": 3}}})
-    assert main(["check"]) == 0
-    said = capsys.readouterr().out
-    assert "adapt.learn.train.learning_rate is never reached; lower adapt.learn.train.warm" in said
-    assert re.search(r"note: adapt.learn: (\d+) of \1 solutions have more than 5 tokens", said)
+@pytest.mark.parametrize(
+    ("changes", "code", "expected"),
+    [
+        (
+            {"adapt__learn": {"train": {"updates": 3, "warmup_updates": 3}}},
+            *(0, "adapt.learn.train.learning_rate is never reached; lower adapt.learn.train.warm"),
+        ),
+        ({"adapt__learn": {"length": 5}}, 0, r"(\d+) of \1 solutions have more than 5 tokens"),
+        (
+            {"adapt__learn": {"train": {"prompts_per_collect": 999}}},
+            *(0, "note: .*collect: 999 problems .* with the problems on disk it is refused"),
+        ),
+        ({"adapt__tasks": []}, 2, "`dopsd adapt` makes it of adapt.source once adapt.tasks"),
+        ({"adapt__mask_token": "<mask>"}, 0, "<mask> becomes a new token; the tokenizer has in"),
+        ({"adapt__mask_token": "covered"}, 2, "covered would stand for a word of texts"),
+        ({"adapt__source": "models/none"}, 2, "get one: `hf download NAME --local-dir models/NA"),
+    ],
+)
+def test_check_says_what_one_may_not_expect_of_adapting(source, capsys, changes, code, expected):
+    write(changes)
+    assert main(["check"]) == code
+    streams = capsys.readouterr()
+    assert re.search(expected, (streams.out + streams.err).replace("\n", " "))
+
+
+def test_chats_longer_than_the_length_are_counted_and_leave_nothing_to_learn(source, capsys):
     chats = Path("data/external/chats.jsonl")
     chats.parent.mkdir(exist_ok=True)
-    turns = [
-        {"role": role, "content": "1 2 3 4 1 2 3 4"} for role in ("system", "user", "assistant")
-    ]
+    roles, text = ("system", "user", "assistant"), "1 2 3 4 1 2 3 4"
+    turns = [{"role": role, "content": text} for role in roles]
     chats.write_text((json.dumps({"messages": turns}) + "\n") * 2)
-    traces = f"adapt.learn.traces={{path: {chats}}}"
-    assert main(["params", "--set", traces, "--set", "adapt.learn.length=5"]) == 0
-    capsys.readouterr()
+    write({"adapt__learn": {"traces": {"path": str(chats)}, "length": 5}})
     assert main(["check"]) == 0
     said = capsys.readouterr().out
     assert "adapt.learn: 2 of 2 responses have more than 5 tokens" in said
     assert "left out, and nothing is left to learn" in said
     assert main(["adapt"]) == 2
-    assert "change the rows or method.sft.length, for `dopsd adapt` adapt.learn.length" in (
-        capsys.readouterr().err
-    )
-    write({"adapt__learn": {"train": {"prompts_per_collect": 999}}})
-    assert main(["check"]) == 0
-    said = capsys.readouterr().out
-    assert "note: adapt.learn.train.prompts_per_collect: 999 problems" in said
-    assert "with the problems on disk it is refused" in said
-    write({"adapt__tasks": []})
-    assert main(["check"]) == 2
-    assert "`dopsd adapt` makes it of adapt.source once adapt.tasks" in capsys.readouterr().err
-    write({"adapt__mask_token": "<mask>"})
-    assert main(["check"]) == 0
     said = capsys.readouterr().err
-    assert "note: adapt.mask_token: <mask> becomes a new token; the tokenizer has in" in said
-    write({"adapt__mask_token": "covered"})
-    assert main(["check"]) == 2
-    assert "adapt.mask_token: covered would stand for a word of texts" in capsys.readouterr().err
-    write({"adapt__source": "models/none"})
-    assert main(["check"]) == 2
-    assert "get one: `hf download NAME --local-dir models/NAME`" in capsys.readouterr().err
-    assert main(["adapt"]) == 2
-    assert "(config.json: No such file or directory); correct the path" in capsys.readouterr().err
+    assert "change the rows or method.sft.length, for `dopsd adapt` adapt.learn.length" in said
 
 
 def test_texts_that_cannot_be_learnt_are_refused_before_the_conversion(source, capsys):
@@ -245,10 +226,8 @@ def test_texts_that_cannot_be_learnt_are_refused_before_the_conversion(source, c
 def test_check_needs_neither_problems_nor_what_adapting_left(source, capsys):
     write(DISTILL)
     assert main(["adapt"]) == main(["check"]) == 0
-    assert (
-        "note: models/adapted is of these settings and of the problems on disk"
-        in capsys.readouterr().out
-    )
+    said = capsys.readouterr().out
+    assert "note: models/adapted is of these settings and of the problems on disk" in said
     for folder in ("work", "data"):  # as in a new checkout with this base
         Path(folder).rename(f"{folder}.away")
         assert main(["check"]) == 0
@@ -346,9 +325,8 @@ def test_an_edited_base_is_kept_and_a_removed_one_is_written_again(source, capsy
     assert main(["adapt"]) == 0
     (BASE / "notes.txt").write_text("mine")
     assert main(["adapt"]) == 2
-    assert (
-        "notes.txt is not as `dopsd adapt` wrote it; to use it so, set" in capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert "notes.txt is not as `dopsd adapt` wrote it; to use it so, set" in said
     (BASE / "notes.txt").unlink()
     assert digests() == whole and json.loads((BASE / "adapt.json").read_text())["files"]
 

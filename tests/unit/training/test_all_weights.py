@@ -153,6 +153,9 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return said[-1]
 
 
+HALF, SHORT = {"model__dtype": "bfloat16"}, {"gen_length": 8, "block_length": 8, "steps": 4}
+
+
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
@@ -160,20 +163,10 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
             {"method__d_opsd__train": {"lora": {"r": 2, "alpha": 2}}},
             "method.d_opsd.train.lora must be null",
         ),
-        (
-            {"model__quantization": "nf4", "model__dtype": "bfloat16"},
-            "model.quantization must be none",
-        ),
+        ({"model__quantization": "nf4"} | HALF, "model.quantization must be none"),
         ({"launch__shard": True}, "launch.shard: d_opsd trains all weights"),
         (
-            {
-                "evaluate__protocols__more": {
-                    "gen_length": 8,
-                    "block_length": 8,
-                    "steps": 4,
-                    "merged": True,
-                }
-            },
+            {"evaluate__protocols__more": SHORT | {"merged": True}},
             "evaluate.protocols.more.merged must be false",
         ),
         ({"method__d_opsd__teacher_dropout": True}, "method.d_opsd.teacher_dropout must be false"),

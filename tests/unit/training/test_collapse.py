@@ -24,9 +24,8 @@ from dopsd.training.trainer import Trainer
 
 def test_a_fall_below_the_best_rolling_mean_is_flagged_once():
     detector = CollapseDetector(window=2, drop=0.5, problems=1000, errors=4.0)
-    told = [
-        detector.see(score, score) for score in (0.2, 0.6, 0.8, 0.6, 0.4, 0.2, 0.0, 0.9)
-    ]  # right or wrong
+    scores = (0.2, 0.6, 0.8, 0.6, 0.4, 0.2, 0.0, 0.9)
+    told = [detector.see(score, score) for score in scores]  # right or wrong
     # rolling means 0.4, 0.7, 0.7, 0.5, 0.3: below half of 0.7
     assert told == [False] * 5 + [True] + [False] * 2
     assert detector.means[:5] == pytest.approx([0.4, 0.7, 0.7, 0.5, 0.3]) and detector.is_collapsed
@@ -38,12 +37,8 @@ def test_scores_that_never_fall_never_collapse(scores: list[float]):
     assert not any(detector.see(score, score) for score in sorted(scores))
 
 
-def flags(
-    draw: Callable[[int], numpy.ndarray], *lengths: int, window: int = 8, problems: int = 4
-) -> bool:
-    """Whether a run is flagged whose collects have scores `draw(part)`, `lengths[part]` collects a
-    part.
-    """
+def flags(draw: Callable, *lengths: int, window: int = 8, problems: int = 4) -> bool:
+    """Whether a run is flagged with scores `draw(part)`, in `lengths[part]` collects a part."""
     detector = CollapseDetector(window=window, drop=0.3, problems=problems, errors=4.0)
     for part, length in enumerate(lengths):
         for _ in range(length):
@@ -57,9 +52,7 @@ def flags(
 )
 @pytest.mark.full
 def test_chance_alone_is_seldom_taken_for_a_collapse_and_a_real_one_is_seen(right):
-    """Right or wrong, four problems a collect: a policy that stays as it is, and one that answers
-    nothing any more.
-    """
+    """Four problems a collect: a policy that stays as it is, and one that answers no more."""
     random = numpy.random.default_rng(0)
     same = [flags(lambda part: random.binomial(1, right, 4).astype(float), 125) for _ in range(100)]
     lost = [
@@ -67,28 +60,26 @@ def test_chance_alone_is_seldom_taken_for_a_collapse_and_a_real_one_is_seen(righ
         for _ in range(100)
     ]
     assert sum(same) <= 8
-    assert sum(lost) >= (
-        95 if right > 0.3 else 40
-    )  # of rare successes eight collects of four show little
+    # of rare successes eight collects of four show little
+    assert sum(lost) >= (95 if right > 0.3 else 40)
 
 
 def test_partial_scores_show_a_fall_to_guessing():
-    """The embedded task: first attempts at 0.55 with a standard deviation of 0.2, then those of
-    random digits, 0.25.
-    """
+    """First attempts at 0.55 with a standard deviation of 0.2, then random digits: 0.25."""
     random = numpy.random.default_rng(0)
 
     def scores(mean: float) -> numpy.ndarray:
         return random.normal(mean, 0.2, 16).clip(0, 1)
 
-    assert sum(flags(lambda part: scores(0.55), 25, window=4, problems=16) for _ in range(100)) <= 2
-    assert (
-        sum(
-            flags(lambda part: scores(0.55 if part == 0 else 0.25), 10, 4, window=4, problems=16)
-            for _ in range(100)
-        )
-        >= 98
-    )
+    def flagged(low: float, *lengths: int) -> bool:
+        means = (0.55, low)
+        return flags(lambda part: scores(means[part]), *lengths, window=4, problems=16)
+
+    assert sum(flagged(0.55, 25) for _ in range(100)) <= 2
+    assert sum(flagged(0.25, 10, 4) for _ in range(100)) >= 98
+
+
+OFTEN = {"train__collapse_window": 1, "method__d_opsd__updates_per_trajectory": 1}
 
 
 def totals() -> dict[str, int]:
@@ -99,12 +90,7 @@ def totals() -> dict[str, int]:
 def test_a_collapsed_run_stops_where_it_is_set_to_and_stays_stopped(
     project, monkeypatch, capsys, stops: bool
 ):
-    write_params(
-        train__stop_on_collapse=stops,
-        train__updates=8,
-        train__collapse_window=1,
-        method__d_opsd__updates_per_trajectory=1,
-    )
+    write_params(train__stop_on_collapse=stops, train__updates=8, **OFTEN)
     monkeypatch.setattr(
         CollapseDetector, "is_collapsed", property(lambda self: len(self.scores) >= 3)
     )
@@ -112,9 +98,8 @@ def test_a_collapsed_run_stops_where_it_is_set_to_and_stays_stopped(
         assert main(["train"]) == 0
         rows = read_table(Path("runs/sudoku/d_opsd/0/train.csv"))
         assert rows[-1]["update"] == (3 if stops else 8)
-        assert [row["update"] for row in rows if row.get("collapsed")] == list(
-            range(3, rows[-1]["update"] + 1)
-        )
+        collapsed = [row["update"] for row in rows if row.get("collapsed")]
+        assert collapsed == list(range(3, rows[-1]["update"] + 1))
     assert totals()["updates"] == (3 if stops else 8)
     assert capsys.readouterr().err.count("the run has collapsed") == 1
 
@@ -123,14 +108,8 @@ def test_a_policy_that_stops_answering_is_seen_and_its_run_ends_with_its_checkpo
     project, monkeypatch, capsys
 ):
     """After the second collect nothing is kept any more: no update follows that could have told."""
-    write_params(
-        train__updates=60,
-        train__collapse_window=1,
-        train__collapse_errors=0.1,
-        train__max_empty_collects=3,
-        method__d_opsd__updates_per_trajectory=1,
-        method__d_opsd__attempts=1,
-    )
+    settings = {"train__updates": 60, "train__collapse_errors": 0.1, "method__d_opsd__attempts": 1}
+    write_params(**settings, train__max_empty_collects=3, **OFTEN)
     scored = RolloutCollector.scored
 
     def failing(self, tried):
@@ -152,25 +131,18 @@ def test_a_policy_that_stops_answering_is_seen_and_its_run_ends_with_its_checkpo
     assert "update 2: the run has collapsed" in capsys.readouterr().err
     assert main(["train"]) == 0
     said = capsys.readouterr().err
-    assert (
-        "4 collects in a row gave nothing to learn from (train.max_empty_collects); the run ends"
-        " after update 2" in said
-    )
+    assert "4 collects in a row gave nothing to learn from (train.max_empty_collects)" in said
+    assert "the run ends after update 2" in said
     # those that gave nothing cost as well
     assert [totals()[name] for name in ("updates", "collects", "rollouts")] == [2, 6, 12]
     assert main(["train"]) == 0 and "gave nothing" not in capsys.readouterr().err  # it stays ended
     assert main(["evaluate"]) == main(["select"]) == 0
 
 
-@pytest.mark.parametrize(
-    "skips", [True, False]
-)  # False: an empty collect is an update, on weight decay alone
+@pytest.mark.parametrize("skips", [True, False])  # False: an update on weight decay alone
 def test_a_run_that_never_has_anything_to_learn_from_is_refused(project, capsys, skips: bool):
-    hopeless = {
-        "method__d_opsd__keep_threshold": 1.0,
-        "method__d_opsd__attempts": 1,
-        "method__d_opsd__skip_empty": skips,
-    }
+    hopeless = {"method__d_opsd__keep_threshold": 1.0, "method__d_opsd__attempts": 1}
+    hopeless["method__d_opsd__skip_empty"] = skips
     write_params(train__max_empty_collects=1, **hopeless)
     assert main(["train"]) == 2
     assert "2 collects in a row gave nothing to learn from" in capsys.readouterr().err
@@ -184,9 +156,8 @@ def test_a_run_stopped_in_its_last_update_before_it_ends_by_collapse_still_makes
     )
     write_params(train__updates=8, train__stop_on_collapse=True)
     step, see = Trainer.accumulate, CollapseDetector.see
-    monkeypatch.setattr(
-        CollapseDetector, "see", lambda *seen: see(*seen) and False
-    )  # without the line that tells its means
+    # without the line that tells its means
+    monkeypatch.setattr(CollapseDetector, "see", lambda *seen: see(*seen) and False)
 
     def stopped(self):
         if self.update == 3:  # the first update of the second collect, after which the run is over

@@ -54,15 +54,13 @@ def rows(n: int, length: int = 3) -> Rows:
 
 def test_a_line_through_two_peaks_says_how_many_fit():
     one, three = Probe(100, 10 * GB), Probe(300, 12 * GB)
-    assert (
-        fitting(one, three, held=8 * GB, free=20 * GB) == 100 + 1400
-    )  # 8 + 0.8 x 20 - 10 = 14 GB, at 0.01 GB each
-    assert (
-        fitting(one, three, held=8 * GB, free=2 * GB) == 100
-    )  # what fits not even once is still tried
-    assert (
-        fitting(one, Probe(300, 10 * GB), held=8 * GB, free=20 * GB) == 100 + 700
-    )  # a flat line: the first pass took 2 GB
+    held = 8 * GB
+    # 8 + 0.8 x 20 - 10 = 14 GB, at 0.01 GB each
+    assert fitting(one, three, held, free=20 * GB) == 100 + 1400
+    # what fits not even once is still tried
+    assert fitting(one, three, held, free=2 * GB) == 100
+    # a flat line: the first pass took 2 GB
+    assert fitting(one, Probe(300, 10 * GB), held, free=20 * GB) == 100 + 700
 
 
 def test_what_does_not_fit_is_halved_until_it_fits_and_the_gradient_is_whole(capsys):
@@ -71,12 +69,8 @@ def test_what_does_not_fit_is_halved_until_it_fits_and_the_gradient_is_whole(cap
     assert model.sizes == [8, 4, 4, 3]
     assert model.w.grad.tolist() == ((rows(8).x.sum(0) + rows(3).x.sum(0)) / 2).tolist()
     assert found["loss"][0] == float(rows(8).x.sum() + rows(3).x.sum()) / 2
-    assert (
-        capsys.readouterr().err.count(
-            "out of memory at 8 states per pass; micro-batch reduced to 4"
-        )
-        == 1
-    )
+    said = "out of memory at 8 states per pass; micro-batch reduced to 4"
+    assert capsys.readouterr().err.count(said) == 1
     model.room, model.w.grad, model.sizes = 1, None, []
     micro.gradients(model, model, [rows(3)], 1.0)
     assert model.sizes == [3, 1, 1, 1]
@@ -126,9 +120,8 @@ def test_memory_for_moments_that_the_optimizer_has_not_made_yet_is_left_free(mon
 
 def test_a_pass_that_fails_midway_leaves_nothing_in_the_gradient():
     model = Linear(room=4)
-    MicroBatches(6, CPU).gradients(
-        model, model, [rows(3), rows(6)], 1.0
-    )  # 3 rows are through when 6 fail
+    micro = MicroBatches(6, CPU)
+    micro.gradients(model, model, [rows(3), rows(6)], 1.0)  # 3 rows are through when 6 fail
     assert model.w.grad.tolist() == (rows(3).x.sum(0) + rows(6).x.sum(0)).tolist()
 
 

@@ -1,6 +1,4 @@
-"""Signals, closed pipes and repeated asking: training saves its last finished update within a
-forward, and nothing is lost.
-"""
+"""Signals and closed pipes: training saves its last finished update within a forward."""
 
 from __future__ import annotations
 
@@ -26,14 +24,11 @@ from dopsd.core.interrupts import Interrupts
 from dopsd.models.llm_policy import LlmPolicy
 from dopsd.training import checkpoint
 from dopsd.training.run_identity import identify
-from dopsd.training.trainer import Trainer
 
 
 def saved() -> list[int]:
-    return [
-        c.update
-        for c in checkpoint.checkpoints(identify(load_params().run("sudoku", "d_opsd", 0)).folder)
-    ]
+    folder = identify(load_params().run("sudoku", "d_opsd", 0)).folder
+    return [c.update for c in checkpoint.checkpoints(folder)]
 
 
 def has_logged() -> bool:
@@ -75,9 +70,7 @@ def whole(prepared, tmp_path_factory) -> dict[str, str]:
 def test_a_signal_ends_a_collect_or_an_update_before_its_next_forward(
     whole, project, monkeypatch, capsys, at
 ):
-    """A collect has 20 forwards and an update 2: in the first collect and update, in the second
-    update, and collect.
-    """
+    """A collect has 20 forwards, an update 2: collect, update, update, collect."""
     write_params(train__updates=5)
     hidden, forwards = LlmPolicy.hidden, []
 
@@ -100,27 +93,6 @@ def test_a_signal_ends_a_collect_or_an_update_before_its_next_forward(
     assert f"train: interrupted by SIGTERM; {text}" in capsys.readouterr().err
     assert main(["train"]) == 0
     assert adapter_digests() == whole
-
-
-def test_a_stop_within_an_update_keeps_the_whole_collect_before_it(project, monkeypatch):
-    write_params(train__updates=5)
-    loss_of, collects = Trainer.accumulate, []
-
-    def stopped(self):
-        collects.append(self.counters["collects"])
-        if self.update == 3:  # the first update of the second collect
-            os.kill(os.getpid(), signal.SIGINT)
-        return loss_of(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "accumulate", stopped)
-        assert main(["train"]) == 130
-    assert saved() == [2, 3]
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            Trainer, "collect", lambda self: pytest.fail("the collect was saved with its batches")
-        )
-        assert main(["train"]) == 0
 
 
 @pytest.mark.full
@@ -180,13 +152,8 @@ def test_only_a_second_ctrl_c_at_a_terminal_some_seconds_later_ends_without_savi
 
 def test_a_terminal_is_one_that_the_process_is_in_the_foreground_of():
     code = "from dopsd.core.interrupts import is_at_terminal\nprint(is_at_terminal())"
-    assert subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    ).stdout.startswith("False")
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+    assert start(["-c", code], **streams).communicate()[0].startswith("False")
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(sys.executable, [sys.executable, "-c", code], environment())
@@ -204,30 +171,23 @@ def test_a_checkpoint_is_never_missing_while_another_one_takes_its_place(tmp_pat
         (folder / "state.json").write_text(text)
     final.rename(final.with_suffix(checkpoint.REPLACED))  # a kill between the two renames
     checkpoint.finish_replacements(tmp_path)
-    assert (final / "state.json").read_text() == "older" and [
-        p.name for p in tmp_path.iterdir()
-    ] == [final.name]
+    assert (final / "state.json").read_text() == "older"
+    assert [p.name for p in tmp_path.iterdir()] == [final.name]
     newer.mkdir()
     (newer / "state.json").write_text("newer")
     checkpoint.seal(newer, final)
-    assert (final / "state.json").read_text() == "newer" and [
-        p.name for p in tmp_path.iterdir()
-    ] == [final.name]
+    assert (final / "state.json").read_text() == "newer"
+    assert [p.name for p in tmp_path.iterdir()] == [final.name]
 
 
 @pytest.mark.full
 def test_training_saves_and_ends_when_dvc_is_killed(project):
     """What DVC started would otherwise train on, unseen, with the folder locked."""
     write_params(train__updates=400, train__checkpoint_every=400)
-    code = (
-        f"import subprocess, sys; sys.exit(subprocess.run([{sys.executable!r}, '-m', 'dopsd',"
-        " 'train']).returncode)"
-    )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", code],
-        env=environment() | {"DVC_STAGE": "train"},
-        stderr=subprocess.DEVNULL,
-    )
+    train = [sys.executable, "-m", "dopsd", "train"]
+    code = f"import subprocess, sys; sys.exit(subprocess.run({train}).returncode)"
+    words, env = [sys.executable, "-c", code], environment() | {"DVC_STAGE": "train"}
+    parent = subprocess.Popen(words, env=env, stderr=subprocess.DEVNULL)
     until(lambda: has_logged() or parent.poll() is not None)
     parent.kill()
     assert parent.wait() == -signal.SIGKILL

@@ -104,16 +104,6 @@ def test_restored_moments_follow_the_weights_and_the_step_stays_where_the_host_r
         optim.restore_moments(optimizer, weights, saved)
 
 
-def test_only_on_a_gpu_is_the_step_one_fused_kernel(monkeypatch):
-    kinds: list[bool | None] = []
-    monkeypatch.setattr(
-        torch.optim, "AdamW", lambda weights, *, fused, **settings: kinds.append(fused)
-    )
-    for kind in ("cpu", "cuda"):
-        optim.adamw([SimpleNamespace(device=torch.device(kind))], TrainConfig())
-    assert kinds == [None, True]  # None: as ever
-
-
 def test_a_first_step_adds_two_moments_to_each_weight():
     weights = [torch.ones(6, requires_grad=True), torch.ones(4, dtype=torch.bfloat16)]
     optimizer = optim.adamw(weights, TrainConfig())

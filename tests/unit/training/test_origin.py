@@ -1,6 +1,4 @@
-"""A base that is there is never made again silently: what differs is said with both ways out, and
-nothing is lost by a kill.
-"""
+"""A base that is there is never made again silently, and nothing is lost by a kill."""
 
 from __future__ import annotations
 
@@ -28,38 +26,22 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(found))
 
 
+RECORD = Path("base/sudoku/pretrain.json")
+MADE = "base/sudoku was made "
+OTHER = "pretrain.recipe 1 (params.yaml: 2)."
+OTHERS = "pretrain.seed 0 (params.yaml: 7), sampling.gen_length 40 (params.yaml: 48)."
+NOT_WRITTEN = "base/sudoku/model.safetensors: not the file that pretraining wrote."
+DATA = Path("data/sudoku/train.jsonl")
+NO_RECORD = "base/sudoku/pretrain.json: missing or damaged"
+SEED = {"pretrain__seed": 7, "sampling__gen_length": 48, "sampling__steps": 24}
 CHANGES = {
-    "recipe": (
-        lambda: write_params(pretrain__recipe=2),
-        "base/sudoku was made with pretrain.recipe 1 (params.yaml: 2).",
-    ),
-    "settings": (
-        lambda: write_params(pretrain__seed=7, sampling__gen_length=48, sampling__steps=24),
-        (
-            "base/sudoku was made with pretrain.seed 0 (params.yaml: 7), sampling.gen_length 40"
-            " (params.yaml: 48)."
-        ),
-    ),
-    "data": (
-        lambda: flip(Path("data/sudoku/train.jsonl")),
-        "base/sudoku was made from another data/sudoku/train.jsonl",
-    ),
-    "damage": (
-        lambda: flip(WEIGHTS),
-        "base/sudoku/model.safetensors: not the file that pretraining wrote.",
-    ),
-    "no weights": (
-        lambda: WEIGHTS.unlink(),
-        "base/sudoku/model.safetensors: not the file that pretraining wrote.",
-    ),
-    "no record": (
-        lambda: Path("base/sudoku/pretrain.json").unlink(),
-        "base/sudoku/pretrain.json: missing or damaged",
-    ),
-    "no JSON": (
-        lambda: Path("base/sudoku/pretrain.json").write_text('{"data": 1}'),
-        "base/sudoku/pretrain.json: missing or damaged",
-    ),
+    "recipe": (lambda: write_params(pretrain__recipe=2), f"{MADE}with {OTHER}"),
+    "settings": (lambda: write_params(**SEED), f"{MADE}with {OTHERS}"),
+    "data": (lambda: flip(DATA), f"{MADE}from another data/sudoku/train.jsonl"),
+    "damage": (lambda: flip(WEIGHTS), NOT_WRITTEN),
+    "no weights": (lambda: WEIGHTS.unlink(), NOT_WRITTEN),
+    "no record": (lambda: RECORD.unlink(), NO_RECORD),
+    "no JSON": (lambda: RECORD.write_text('{"data": 1}'), NO_RECORD),
 }
 
 
@@ -95,11 +77,9 @@ def test_a_base_that_does_not_match_is_kept_and_one_line_says_why_and_what_to_do
         assert main([command]) == 2
         err = capsys.readouterr().err
         assert err.startswith(f"dopsd: pretrain: {why}") and err.count("\n") == 1
-        assert (
-            "git checkout -- base/sudoku" in err
-            and "run DOPSD_ALLOW_RETRAIN=1 dopsd run (or dvc repro pretrain;" in err
-            and " min)" in err
-        )
+        assert "git checkout -- base/sudoku" in err
+        assert "run DOPSD_ALLOW_RETRAIN=1 dopsd run (or dvc repro pretrain;" in err
+        assert " min)" in err
     assert (WEIGHTS.is_file() and sha256(WEIGHTS)) == before
 
 
@@ -107,10 +87,8 @@ def test_a_base_that_matches_is_not_made_again(project, capsys, monkeypatch):
     before = WEIGHTS.stat().st_mtime_ns
     monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "1")
     assert main(["pretrain"]) == 0
-    assert (
-        capsys.readouterr().err == "pretrain: base/sudoku is up to date\n"
-        and WEIGHTS.stat().st_mtime_ns == before
-    )
+    assert capsys.readouterr().err == "pretrain: base/sudoku is up to date\n"
+    assert WEIGHTS.stat().st_mtime_ns == before
     monkeypatch.setenv("DOPSD_ALLOW_RETRAIN", "yes")
     assert main(["pretrain"]) == 2
     assert "DOPSD_ALLOW_RETRAIN=yes: expected 1" in capsys.readouterr().err

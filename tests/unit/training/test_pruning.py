@@ -23,9 +23,7 @@ def resumable(scratch: Path) -> list[int]:
     return [int(p.parent.name[5:]) for p in sorted(scratch.glob("*/trainer.safetensors"))]
 
 
-def test_a_save_looks_at_no_checkpoint_that_was_pruned_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_save_looks_at_no_checkpoint_that_was_pruned_before(tmp_path, monkeypatch):
     listed: list[str] = []
     for name in ("listdir", "scandir"):
         listing = getattr(os, name)
@@ -38,9 +36,7 @@ def test_a_save_looks_at_no_checkpoint_that_was_pruned_before(
     assert len([*tmp_path.glob("*/adapter_model.safetensors")]) == 30
 
 
-def test_what_a_killed_prune_left_goes_with_the_next_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_a_killed_prune_left_goes_with_the_next_save(tmp_path, monkeypatch):
     for update in (1, 2, 3, 4):
         save(tmp_path, update)
     removed: list[Path] = []

@@ -1,6 +1,4 @@
-"""Numbers that `pretrain.recipe` and `data.<task>.recipe` stand for: whoever changes one on purpose
-raises its recipe.
-"""
+"""Numbers that recipes stand for: whoever changes one on purpose raises its recipe."""
 
 from __future__ import annotations
 
@@ -22,14 +20,8 @@ from dopsd.tasks.registry import load_task
 from dopsd.training.pretraining.pretrain import Pretrainer, fresh
 
 LOSSES = [5.2202191, 3.4363620, 3.3191786, 2.7678347, 2.4632528, 2.0841327]
-SHAPE = {
-    "updates": 6,
-    "batch_size": 16,
-    "learning_rate": 0.02,
-    "warmup_updates": 2,
-    "weight_decay": 2.0,
-    "seed": 3,
-}
+SHAPE = {"updates": 6, "batch_size": 16, "learning_rate": 0.02}
+SHAPE |= {"warmup_updates": 2, "weight_decay": 2.0, "seed": 3}
 ROWS = {
     "gsm8k": [
         {"question": f"What is {n} + {n}?", "answer": f"{n} + {n} = {2 * n}\n#### {2 * n}"}
@@ -77,11 +69,8 @@ def test_the_same_settings_make_the_same_problems(tmp_path, monkeypatch, task, r
     raw = small_params(matrix__methods=["rft"])
     raw["data"]["sudoku"] |= {"test": 256, "validation": 256}
     for name, made in ROWS.items():
-        raw["data"][name] |= {
-            "train": rows(f"{name}-train", made[:14]),
-            "test": rows(f"{name}-test", made[14:]),
-            "validation": 5,
-        }
+        files = {"train": rows(f"{name}-train", made[:14]), "test": rows(f"{name}-test", made[14:])}
+        raw["data"][name] |= files | {"validation": 5}
     raw["data"]["countdown"] |= {"generate": 12, "generate_test": 5, "validation": 5}
     raw["data"]["chains"] |= {"train": 12, "validation": 5, "test": 5}
     Path("params.yaml").write_text(yaml.safe_dump(raw))
@@ -94,9 +83,7 @@ def test_the_same_settings_make_the_same_problems(tmp_path, monkeypatch, task, r
 
 @pytest.mark.full
 def test_the_committed_toy_is_what_the_stages_make(tmp_path):
-    """Its weights to rounding, which differs between kinds of processors; everything else to the
-    byte.
-    """
+    """Its weights to rounding, which differs between processors; all else to the byte."""
     make(tmp_path / "toy")
     files = {folder: contents(folder) for folder in (TOY, tmp_path / "toy")}
     committed, made = files.values()

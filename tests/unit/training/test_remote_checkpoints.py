@@ -7,7 +7,6 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,10 +31,8 @@ def lose_this_disk() -> None:
 
 def copies(remote: Path) -> dict[str, set[str]]:
     """Names of the files of each copy, by checkpoint."""
-    return {
-        path.name[:11]: {file.name for file in path.iterdir()}
-        for path in sorted(remote.glob("train-*/step-*"))
-    }
+    folders = sorted(remote.glob("train-*/step-*"))
+    return {path.name[:11]: {file.name for file in path.iterdir()} for path in folders}
 
 
 def killed(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
@@ -60,45 +57,31 @@ def whole(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (None, "up to update 4 from"),
-        (lambda newest: (newest / "digests.json").unlink(), "continuing after update 2"),
-        (
-            lambda newest: (newest / "trainer.safetensors").write_bytes(b"half"),
-            "continuing after update 2",
-        ),
-        (
-            lambda newest: (newest.parent / "run.json").write_text('{"code": '),
-            "run.json is missing or damaged; its copies are not used",
-        ),
+        ("", "up to update 4 from"),
+        ("digests.json", "continuing after update 2"),
+        ("trainer.safetensors", "continuing after update 2"),
+        ("../run.json", "run.json is missing or damaged; its copies are not used"),
     ],
 )
 @pytest.mark.full
 def test_another_machine_continues_from_whole_copies_to_the_same_bytes(
-    whole: dict[str, str],
-    remote: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture,
-    damage: Callable[[Path], object] | None,
-    said: str,
+    whole, remote, monkeypatch, capfd, damage, said
 ):
     killed(monkeypatch, 5)
     lose_this_disk()
     (newest,) = remote.glob("train-*/step-000004.*")
-    if damage:
-        damage(newest)
+    if damage == "digests.json":  # which is copied last
+        (newest / damage).unlink()
+    elif damage:
+        (newest / damage).write_bytes(b'{"code": ')
     assert train() == 0
     err = capfd.readouterr().err
-    assert said in err and ("continuing after update 4" in err) == (damage is None)
+    assert said in err and ("continuing after update 4" in err) == (not damage)
     assert adapter_digests() == whole
     json.loads((newest.parent / "run.json").read_text())
 
 
-def test_a_damaged_checkpoint_on_disk_is_replaced_by_its_copy(
-    whole: dict[str, str],
-    remote: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture,
-):
+def test_a_damaged_checkpoint_on_disk_is_replaced_by_its_copy(whole, remote, monkeypatch, capfd):
     killed(monkeypatch, 5)
     (newest,) = Path("work").glob("train-*/step-000004")
     (newest / "trainer.safetensors").write_bytes(b"half")
@@ -111,18 +94,11 @@ def test_only_the_newest_copies_hold_what_resuming_needs(remote: Path):
     write_params(**SETTINGS | {"train__updates": 8}, checkpoints__remote=str(remote))
     assert train() == 0
     held = {step: "trainer.safetensors" in names for step, names in copies(remote).items()}
-    assert held == {
-        "step-000002": False,
-        "step-000004": False,
-        "step-000006": True,
-        "step-000008": True,
-    }
+    assert held == {f"step-00000{update}": update > 4 for update in (2, 4, 6, 8)}
     assert all({"adapter_model.safetensors", "digests.json"} <= n for n in copies(remote).values())
 
 
-def test_a_place_that_cannot_be_written_does_not_stop_training(
-    remote: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
-):
+def test_a_place_that_cannot_be_written_does_not_stop_training(remote, monkeypatch, capfd):
     put, failing = RemoteFolder.put, [OSError("quota exceeded")] * 2
 
     def fails_twice(self: RemoteFolder, step: Path) -> None:
@@ -164,9 +140,7 @@ def test_a_place_that_is_out_of_order_is_asked_seldom_and_gets_all_once_it_is_ba
     assert tries == ["6", "4", "2"] and not queue.waiting
 
 
-def test_a_place_that_cannot_be_read_stops_the_run(
-    project: Path, tmp_path: Path, capfd: pytest.CaptureFixture
-):
+def test_a_place_that_cannot_be_read_stops_the_run(project, tmp_path, capfd):
     pytest.importorskip("s3fs")
     (tmp_path / "file").write_text("")
     write_params(**SETTINGS, checkpoints__remote="s3://nowhere/x?y")
@@ -175,9 +149,7 @@ def test_a_place_that_cannot_be_read_stops_the_run(
     assert not list(Path("work").glob("train-*/step-*"))
 
 
-def test_a_copy_of_other_code_is_left_alone(
-    remote: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
-):
+def test_a_copy_of_other_code_is_left_alone(remote, monkeypatch, capfd):
     killed(monkeypatch, 3)
     (record,) = remote.glob("train-*/run.json")
     record.write_text(record.read_text().replace('"code": "', '"code": "f'))
@@ -186,9 +158,7 @@ def test_a_copy_of_other_code_is_left_alone(
     assert "of other code" in capfd.readouterr().err
 
 
-def test_a_checkpoint_that_was_removed_meanwhile_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_checkpoint_that_was_removed_meanwhile_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(RemoteFolder, "put", lambda self, step: (step / "digests.json").read_text())
     queue = RemoteCopies(str(tmp_path / "remote"), tmp_path / "train-x")
     queue.add(tmp_path / "step-000002")

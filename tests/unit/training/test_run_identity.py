@@ -1,6 +1,4 @@
-"""What a changed setting or changed code does to a run that has begun: nothing learnt is lost, and
-nothing is mixed unasked.
-"""
+"""What changed settings or code do to a run that has begun: nothing is lost or mixed."""
 
 from __future__ import annotations
 
@@ -39,11 +37,8 @@ def train(*words: str) -> int:
 def result(method: str = "d_opsd") -> dict[str, str]:
     """Digests of all that the stage leaves for others."""
     run_key = Path("runs/sudoku") / method / "0"
-    return {
-        str(path.relative_to(run_key)): sha256(path)
-        for path in sorted(run_key.rglob("*"))
-        if path.is_file()
-    }
+    files = [path for path in sorted(run_key.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(run_key)): sha256(path) for path in files}
 
 
 def scratch(method: str = "d_opsd") -> Path:
@@ -72,9 +67,8 @@ def undisturbed(project):
 def updates(monkeypatch) -> list[int]:
     """The updates that are learnt, in this process."""
     found, step = [], Trainer.accumulate
-    monkeypatch.setattr(
-        Trainer, "accumulate", lambda self: found.append(self.update + 1) or step(self)
-    )
+    counted = lambda self: found.append(self.update + 1) or step(self)  # noqa: E731
+    monkeypatch.setattr(Trainer, "accumulate", counted)
     return found
 
 
@@ -105,10 +99,8 @@ def test_fewer_updates_where_no_checkpoint_is_are_learnt_again_beside_the_longer
     write_params(train__updates=3)
     assert train() == 0
     assert (result(), updates) == (three, [1, 2, 3])  # step 2 had lost its optimizer
-    assert (
-        "has more updates, but no checkpoint that a run of 3 updates can start from"
-        in capsys.readouterr().err
-    )
+    said = "has more updates, but no checkpoint that a run of 3 updates can start from"
+    assert said in capsys.readouterr().err
     updates.clear()
     write_params(train__updates=6)
     assert train() == 0
@@ -131,13 +123,9 @@ def test_what_changes_memory_alone_continues_and_takes_effect(
     assert train() == 130
     updates.clear()
     write_params(train__updates=4, **changes)
-    seen = []
-    step = Trainer.accumulate
-    monkeypatch.setattr(
-        Trainer,
-        "accumulate",
-        lambda self: seen.append(self.micro_batches.size) or step(self),
-    )
+    seen, step = [], Trainer.accumulate
+    sized = lambda self: seen.append(self.micro_batches.size) or step(self)  # noqa: E731
+    monkeypatch.setattr(Trainer, "accumulate", sized)
     assert train() == 0
     assert updates == [2, 3, 4] and set(seen) == {changes.get("train__micro_batch_states", 64)}
 
@@ -153,16 +141,10 @@ def test_checkpoints_more_often_or_more_seldom_continue(undisturbed, updates, ca
     write_params(train__updates=9, train__checkpoint_every=3)
     capsys.readouterr()
     assert train() == 0
-    assert updates == [9] and sorted(path.name for path in OUT.iterdir()) == [
-        "checkpoints.json",
-        "step-000006",
-        "step-000009",
-    ]
-    line = (
-        "no checkpoints of updates 3: the other run did not make them (train.checkpoint_every) or"
-        " no longer has them (checkpoints.keep)"
-    )
-    assert line in capsys.readouterr().err
+    names = sorted(path.name for path in OUT.iterdir())
+    assert updates == [9] and names == ["checkpoints.json", "step-000006", "step-000009"]
+    line = "no checkpoints of updates 3: the other run did not make them (train.checkpoint_every)"
+    assert line + " or no longer has them (checkpoints.keep)" in capsys.readouterr().err
 
 
 def test_another_cell_takes_only_what_it_would_have_kept_itself(project, updates):
@@ -175,13 +157,8 @@ def test_another_cell_takes_only_what_it_would_have_kept_itself(project, updates
     assert train() == 0
     updates.clear()
     assert train("--method", "d_opsd-often") == 0
-    assert updates == [1, 2] and sorted(
-        p.name for p in Path("runs/sudoku/d_opsd-often/0/train").iterdir()
-    ) == [
-        "checkpoints.json",
-        "step-000001",
-        "step-000002",
-    ]
+    names = sorted(p.name for p in Path("runs/sudoku/d_opsd-often/0/train").iterdir())
+    assert updates == [1, 2] and names == ["checkpoints.json", "step-000001", "step-000002"]
     assert train("--method", "d_opsd-same") == 0
     assert updates == [1, 2]
 
@@ -245,10 +222,8 @@ def test_other_code_stops_and_says_what_changed_and_both_ways_out(other_code, up
     capsys.readouterr()
     assert train() == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert (
-        f"{other_code} is at update 4, trained by other code (dopsd.core and 2 more changed)"
-        in line
-    )
+    other = "trained by other code (dopsd.core and 2 more changed)"
+    assert f"{other_code} is at update 4, {other}" in line
     assert "--continue" in line and "--anew" in line and "DOPSD_OTHER_CODE=continue" in line
     write_params(train__updates=6)
     assert train() == 2 and not updates  # a longer run is asked about before it begins
@@ -259,10 +234,8 @@ def test_other_code_continues_when_a_person_says_so_and_its_history_is_kept(othe
     assert train("--continue") == 0
     assert updates == [5, 6]
     history = json.loads((scratch() / "run.json").read_text())["history"]
-    assert [(entry["update"], entry["code"] == "before") for entry in history] == [
-        (0, True),
-        (4, False),
-    ]
+    assert [entry["update"] for entry in history] == [0, 4]
+    assert [entry["code"] == "before" for entry in history] == [True, False]
     made = json.loads(OUT.with_suffix(".json").read_text())
     assert made["first_code"] == "before" and made["code"] == history[1]["code"]
     assert train() == 0 and updates == [5, 6]  # asked once
@@ -273,9 +246,8 @@ def test_a_finished_run_writes_its_outputs_again_without_torch(trained):
     record.unlink()
     code = "import sys; sys.modules['torch'] = None; from dopsd.cli.main import main; "
     code += "sys.exit(main(['train']))"
-    subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True
-    )
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code], env=env, check=True)
     assert result() == before and record.is_file()
 
 
@@ -296,9 +268,8 @@ def test_anew_starts_at_zero_once_and_sets_aside_what_was_learnt(
 def test_a_word_that_is_no_answer_is_refused(project, monkeypatch, capsys):
     monkeypatch.setenv("DOPSD_OTHER_CODE", "yes")
     assert train() == 2
-    assert (
-        "DOPSD_OTHER_CODE: yes: unknown; there is stop, continue, anew" in capsys.readouterr().err
-    )
+    said = "DOPSD_OTHER_CODE: yes: unknown; there is stop, continue, anew"
+    assert said in capsys.readouterr().err
 
 
 def test_where_nothing_was_learnt_nothing_is_asked(other_code, updates):
@@ -338,13 +309,8 @@ def test_a_log_that_is_damaged_before_the_first_checkpoint_is_made_again(undistu
 def test_a_damaged_log_ends_at_the_damage(tmp_path):
     row = b'{"loss": 1.0, "update": 1}\n'
     log = tmp_path / "log.jsonl"
-    for damaged in (
-        b"\xff\n",
-        b'{"updatf": 2}\n',
-        b"[2]\n",
-        row.replace(b" 1}", b' "1"}'),
-        row.replace(b"date", b"dat\xe5"),
-    ):
+    odd = row.replace(b" 1}", b' "1"}'), row.replace(b"date", b"dat\xe5")
+    for damaged in (b"\xff\n", b'{"updatf": 2}\n', b"[2]\n", *odd):
         log.write_bytes(row + damaged + row)
         assert resume._rows(log) == [json.loads(row)]
 
@@ -353,6 +319,5 @@ def test_a_damaged_log_ends_at_the_damage(tmp_path):
 def test_a_damaged_record_of_the_cell_itself_names_no_first_code(project, damaged):
     OUT.parent.mkdir(parents=True)
     OUT.with_suffix(".json").write_text(damaged)
-    assert identify(load_params().run("sudoku", "d_opsd", 0)).first_code == digest(
-        code_of("sudoku", "d_opsd")
-    )
+    found = identify(load_params().run("sudoku", "d_opsd", 0)).first_code
+    assert found == digest(code_of("sudoku", "d_opsd"))

@@ -39,12 +39,9 @@ def losses(project: Path) -> list[tuple[int, float]]:
         pytest.importorskip(name, reason="needs the trackers of the extra dev")
     write_params(tracking__also=TRACKERS)
     offline = {"WANDB_MODE": "offline", "TRACKIO_DIR": str(Path("trackio").absolute())} | LEFT
-    ran = subprocess.run(  # Trackio reads its folder as it is imported
-        [sys.executable, "-m", "dopsd", "train"],
-        env={**os.environ, **offline},
-        capture_output=True,
-        text=True,
-    )
+    words, env = [sys.executable, "-m", "dopsd", "train"], {**os.environ, **offline}
+    # a process of its own: Trackio reads its folder as it is imported
+    ran = subprocess.run(words, env=env, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     scratch = identify(load_params().run("sudoku", "d_opsd", 0)).folder
     rows = map(json.loads, (scratch / "log.jsonl").read_text().splitlines())

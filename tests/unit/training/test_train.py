@@ -1,6 +1,4 @@
-"""The loop: exact resume, damaged and missing checkpoints, faults that end a run, and what a run
-leaves on disk.
-"""
+"""The loop: exact resume, damaged checkpoints, faults that end a run."""
 
 from __future__ import annotations
 
@@ -44,9 +42,8 @@ def test_a_tiny_loss_is_shown():
 def test_a_killed_run_continues_to_the_same_bytes_in_the_middle_of_a_collect(
     project, monkeypatch, capsys
 ):
-    write_params(
-        train__updates=5
-    )  # 3 updates a collect, checkpoints at 2 and 4: both inside a collect
+    # 3 updates a collect, checkpoints at 2 and 4: both inside a collect
+    write_params(train__updates=5)
     assert train() == 0
     whole, table = adapter_digests(), read_table(OUT.with_suffix(".csv"))
     losses = [row["loss"] for row in table]
@@ -66,23 +63,13 @@ def test_a_killed_run_continues_to_the_same_bytes_in_the_middle_of_a_collect(
 
 
 def test_a_collect_is_learnt_again_and_continues_to_the_same_bytes(project, monkeypatch):
+    """3 updates a collect, twice; killed in the second pass, with dropout's random state."""
     assert "reuse" not in TrainConfig().decisive()  # runs of older releases keep their names
-    write_params(train__updates=8, train__reuse=2)  # 3 updates a collect, twice; killed at 5
-    assert train() == 0
+    lora = {"r": 4, "alpha": 4, "dropout": 0.2, "targets": ["q_proj"]}
+    write_params(train__updates=8, train__reuse=2, train__lora=lora)
+    assert_continues_to_the_same_bytes(monkeypatch, adapter_digests, killed_at=5)
     rows = read_log(scratch() / "log.jsonl")
     assert [row["count/collects"] for row in rows] == [1, 1, 1, 1, 1, 1, 2, 2]
-    whole = adapter_digests()
-    shutil.rmtree("work")
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        die_at(patch, 5)
-        train()
-    assert train() == 0
-    assert adapter_digests() == whole
-
-
-def test_dropout_resumes_through_saved_random_state(project, monkeypatch):
-    write_params(train__lora={"r": 4, "alpha": 4, "dropout": 0.2, "targets": ["q_proj"]})
-    assert_continues_to_the_same_bytes(monkeypatch, adapter_digests)
 
 
 def test_a_truncated_checkpoint_is_reported_and_the_one_before_is_used(trained, capsys):
@@ -124,11 +111,8 @@ def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_checkpoi
 
     def poisoned(self, policy, batch):
         found = loss(self, policy, batch)
-        return (
-            type(found)(found.total * float("nan"), found.metrics)
-            if policy.updates_made == 2
-            else found
-        )
+        factor = float("nan") if policy.updates_made == 2 else 1.0
+        return type(found)(found.total * factor, found.metrics)
 
     from dopsd.algorithms.d_opsd.algorithm import DOpsd
     from dopsd.models.llm_policy import LlmPolicy
@@ -206,10 +190,8 @@ def test_a_checkpoint_that_was_damaged_while_training_went_on_is_not_left_out(
     with monkeypatch.context() as patch:
         patch.setattr(TrainingFolder, "save", saved)
         assert train() == 75
-    assert (
-        "step-000002 was damaged after saving; run the same command to repeat it"
-        in capsys.readouterr().err
-    )
+    said = "step-000002 was damaged after saving; run the same command to repeat it"
+    assert said in capsys.readouterr().err
     assert not OUT.exists()
     assert train() == 0 and len(adapter_digests()) == 2
 
