@@ -83,7 +83,6 @@ bench: tools
 	python benchmarks/update.py --repeats 3 --out reports/bench/update.json
 	python benchmarks/trajectory.py --repeats 3 --out reports/bench/trajectory.json
 	python benchmarks/evaluate.py --repeats 3 --out reports/bench/evaluate.json
-	python benchmarks/block_cache.py --repeats 3 --out reports/bench/block_cache.json
 
 real: tools # SmolLM2-135M becomes a diffusion model, and three methods post-train it, on a CPU; hours, and goes on where it stopped; work/real
 	python benchmarks/real.py
