@@ -97,12 +97,8 @@ gpu-pack: # what a GPU machine without a network lacks, into work/pack; LEAVE_OU
 	$(PYTHON) benchmarks/gpu/pack.py $(if $(LEAVE_OUT),--leave-out)
 
 load: tools # many checkpoints, runs and scorings at once: what is lost, how long, how it grows; hours on two cores
-	python benchmarks/load/checkpoints.py
-	python benchmarks/load/history.py
-	python benchmarks/load/flow_history.py
-	python benchmarks/load/flow_history.py --postgres
-	python benchmarks/load/scores.py
-	python benchmarks/load/dataset.py
+	python benchmarks/load.py
+	python benchmarks/load.py flows --postgres
 
 tournament: tools # the small form; benchmarks/tournament.yaml is the whole one
 	python -m benchmarks.tournament --plan benchmarks/tournament_small.yaml --jobs 2
