@@ -83,7 +83,6 @@ bench: tools
 	python benchmarks/update.py --repeats 3 --out reports/bench/update.json
 	python benchmarks/trajectory.py --repeats 3 --out reports/bench/trajectory.json
 	python benchmarks/evaluate.py --repeats 3 --out reports/bench/evaluate.json
-	python benchmarks/block_cache.py --repeats 3 --out reports/bench/block_cache.json
 
 real: tools # SmolLM2-135M becomes a diffusion model, and three methods post-train it, on a CPU; hours, and goes on where it stopped; work/real
 	python benchmarks/real.py
@@ -98,12 +97,8 @@ gpu-pack: # what a GPU machine without a network lacks, into work/pack; LEAVE_OU
 	$(PYTHON) benchmarks/gpu/pack.py $(if $(LEAVE_OUT),--leave-out)
 
 load: tools # many checkpoints, runs and scorings at once: what is lost, how long, how it grows; hours on two cores
-	python benchmarks/load/checkpoints.py
-	python benchmarks/load/history.py
-	python benchmarks/load/flow_history.py
-	python benchmarks/load/flow_history.py --postgres
-	python benchmarks/load/scores.py
-	python benchmarks/load/dataset.py
+	python benchmarks/load.py
+	python benchmarks/load.py flows --postgres
 
 tournament: tools # the small form; benchmarks/tournament.yaml is the whole one
 	python -m benchmarks.tournament --plan benchmarks/tournament_small.yaml --jobs 2

@@ -11,6 +11,7 @@ On a GPU use `--shape 8b`.
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +94,9 @@ def timed(shape: Shape, repeats: int, stops: bool) -> dict[str, Any]:
     """Time both sides; `stops`: ours stops at the end of text."""
     greedy, steps = replace(shape.sampling, temperature=0.0), shape.steps or shape.sampling.steps
     decoded = replace(greedy, stop_after_eos=stops)
-    theirs = Side(
-        lambda: first_steps(shape, lambda policy: by_eights(policy, shape.prompts, greedy))
-    )
-    mine = Side(lambda: first_steps(shape, lambda policy: ours(policy, shape.prompts, decoded)))
+    first = partial(first_steps, shape.policy, shape.steps)
+    theirs = Side(lambda: first(lambda policy: by_eights(policy, shape.prompts, greedy)))
+    mine = Side(lambda: first(lambda policy: ours(policy, shape.prompts, decoded)))
     flops = _rows(shape, mine) * shape.flops.forward(len(shape.prompts[0]) + greedy.gen_length)
     tokens = len(shape.prompts) * steps * greedy.gen_length / greedy.steps
     figures = asdict(duel(shape, theirs, mine, flops, tokens, repeats))

@@ -11,6 +11,7 @@ parameters, where the 16 steps of one of eight blocks are timed. On a GPU use `-
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import plain
@@ -133,13 +134,15 @@ def timed(shape: Shape, repeats: int) -> dict[str, Any]:
     """Time both sides at a shape."""
     requests = [GenerationRequest(str(i), 0, prompt, i) for i, prompt in enumerate(shape.prompts)]
 
-    def one(prompt: Tensor, timed: Shape = shape) -> None:
-        first_steps(timed, lambda policy: plain.generate(policy, prompt[None], shape.sampling))
+    first = partial(first_steps, shape.policy)
 
-    def all_at_once(timed: Shape = shape) -> None:
-        first_steps(timed, lambda policy: denoise(policy, requests, shape.sampling))
+    def one(prompt: Tensor, steps: int | None = shape.steps) -> None:
+        first(steps, lambda policy: plain.generate(policy, prompt[None], shape.sampling))
 
-    few = replace(shape, steps=WARM_UP) if shape.steps else shape
+    def all_at_once(steps: int | None = shape.steps) -> None:
+        first(steps, lambda policy: denoise(policy, requests, shape.sampling))
+
+    few = WARM_UP if shape.steps else None
     # at a slow shape plain is timed on one prompt only, as it takes them one by one
     alone = 1 if shape.steps else len(requests)
     steps = shape.steps or shape.sampling.steps

@@ -50,10 +50,10 @@ class Counted:
         return self.policy.hidden(ids, mask)
 
 
-def first_steps(shape: Shape, work: Callable[[LlmPolicy], Any]) -> None:
-    """Run the work until it has made `shape.steps` forwards."""
+def first_steps(policy: LlmPolicy, steps: int | None, work: Callable[[LlmPolicy], Any]) -> None:
+    """Run the work until it has made so many forwards; None: to its end."""
     with suppress(Enough):
-        work(shape.policy if shape.steps is None else Counted(shape.policy, shape.steps))  # type: ignore[arg-type]
+        work(policy if steps is None else Counted(policy, steps))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import torch
 from kit import ANSWER, BLOCK, LENGTH, Kit, Results
 from random_weights import PROMPT, algorithm, settings, states_of
 from torch import Tensor
+from versus import first_steps
 
 from dopsd.algorithms.common.batch import States
 from dopsd.algorithms.d_opsd.algorithm import DOpsd
@@ -146,30 +147,6 @@ def profiles(kit: Kit) -> Results:
         forget(policy)
 
 
-class Enough(Exception):
-    """The measured steps are over."""
-
-
-def first_steps(policy: LlmPolicy, work: Work, steps: int) -> None:
-    """Run the work until the model has been called so many times."""
-    hidden, calls = policy.hidden, 0
-
-    def counted(*given: Any) -> Tensor:
-        nonlocal calls
-        if calls == steps:
-            raise Enough
-        calls += 1
-        return hidden(*given)
-
-    policy.hidden = counted  # type: ignore[method-assign]
-    try:
-        work()
-    except Enough:
-        pass
-    finally:
-        policy.hidden = hidden  # type: ignore[method-assign]
-
-
 def published(kit: Kit) -> Results:
     """Time the published procedure (batch 1, logits of all positions) against ours.
 
@@ -180,10 +157,10 @@ def published(kit: Kit) -> Results:
     how = Decoding(ANSWER, BLOCK, 128, 0.9)
     prompt = torch.arange(1, PROMPT + 1, device=kit.device)
     alone = kit.timer.ms(
-        lambda: first_steps(policy, lambda: plain.generate(policy, prompt[None], how), steps), 2
+        lambda: first_steps(policy, steps, lambda p: plain.generate(p, prompt[None], how)), 2
     )
     asked = requests(rows, PROMPT)
-    ours = kit.timer.ms(lambda: first_steps(policy, lambda: denoise(policy, asked, how), steps), 2)
+    ours = kit.timer.ms(lambda: first_steps(policy, steps, lambda p: denoise(p, asked, how)), 2)
     figures = {"published_ms_a_row": alone, "ours_ms_a_row": ours / rows}
     name = f"first {steps} of 128 steps: published one row at a time, ours {rows} rows"
     yield name, figures | {"ratio": alone * rows / ours}

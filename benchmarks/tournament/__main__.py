@@ -29,7 +29,6 @@ from dopsd.config.loading import load_params
 from dopsd.config.params import Params
 from dopsd.core.errors import TEMPORARY, Code, DopsdError, unknown
 from dopsd.core.files import write_json
-from dopsd.core.processes import LAUNCHER
 from dopsd.core.progress import Progress, log
 from dopsd.pipeline.stages.prepare import run as prepare
 from dopsd.tasks.common.storage import DATA, data_files
@@ -173,7 +172,7 @@ def start(part: str, run: Run, plan: Path) -> subprocess.Popen[bytes]:
     names = ("part", "task", "entry", "seed", "rate", "switch")
     fields = json.dumps({name: getattr(run, name) for name in names})
     step = TEST if part == TEST else "make"
-    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", LAUNCHER: "1"}
+    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     with run.log.open("ab") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "benchmarks.tournament.make", step, str(plan), fields],

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import WORK, read_json, write_json
 from dopsd.core.paths import LOG
-from dopsd.core.processes import end_with_starter
+from dopsd.core.processes import signal_with_parent
 from dopsd.core.progress import log
 from dopsd.core.tables import read_log
 from dopsd.evaluation.config import EvalSettings
@@ -204,7 +205,7 @@ def costs_of(fingerprint: str) -> dict[int, Costs]:
 
 def main(step: str, plan: str, fields: str) -> int:
     """Make or test a run, and return the exit code."""
-    end_with_starter()
+    signal_with_parent(signal.SIGTERM)
     run = Run(read_plan(Path(plan)), **json.loads(fields))
     try:
         test(run) if step == TEST else make(run)
