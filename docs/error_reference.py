@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from settings_reference import table
 
-from dopsd.cli.explain import explanation, groups
+from dopsd.cli.explain import code_groups, explanation
 from dopsd.core.errors import Code
 
 EXAMPLES = Path(__file__).with_name("error_examples.yaml")
@@ -40,7 +40,7 @@ def examples() -> dict[str, dict[str, Any]]:
 def errors_page() -> str:
     """Return the page: a table for each group, then the examples."""
     parts = [HEAD]
-    for title, codes in groups().items():
+    for title, codes in code_groups().items():
         rows = [
             [_anchored(code), texts["title"], texts["cause"], texts["fix"]]
             for code, texts in codes.items()

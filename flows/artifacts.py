@@ -23,7 +23,7 @@ from dopsd.config.params import Params
 from dopsd.core.paths import RunKey
 from dopsd.core.statistics import gap, percent
 from dopsd.core.tables import read_table
-from dopsd.evaluation.curve import curve_of, started_from
+from dopsd.evaluation.curve import curve_of, start_of_curve
 from dopsd.pipeline.run.view import stage_progress
 from flows import server
 from flows.running import OutputListener
@@ -89,7 +89,7 @@ class ProgressBar(OutputListener):
 def show_checkpoints(run_key: RunKey) -> None:
     """Show the accuracy of every checkpoint on the selection split; the selected one is marked."""
     chosen = json.loads((run_key.folder / "best" / "select.json").read_text(encoding="utf-8"))
-    began_with = started_from(run_key.folder) or "base"
+    began_with = start_of_curve(run_key.folder) or "base"
     rows = [
         {
             "update": row["update"],

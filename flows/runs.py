@@ -21,7 +21,7 @@ from prefect.settings import get_current_settings
 from dopsd.core.environment import proxies
 from dopsd.core.errors import TEMPORARY, Code, unknown
 from dopsd.core.progress import log
-from dopsd.pipeline.run.view import INTERRUPTED, saved
+from dopsd.pipeline.run.view import INTERRUPTED, saved_line
 from dopsd.tracking.client import shown, start_command
 from flows import server
 from flows.machines import PAGE, TAG
@@ -160,7 +160,7 @@ def saved_by(client: SyncPrefectClient, run: FlowRun) -> str:
     """Return what a stopped run saved, from its log; empty if the log does not say."""
     only = LogFilter(flow_run_id={"any_": [run.id]})
     newest = client.read_logs(only, limit=LINES, sort=LogSort.TIMESTAMP_DESC)
-    return saved([line for entry in reversed(newest) for line in entry.message.splitlines()])
+    return saved_line([line for entry in reversed(newest) for line in entry.message.splitlines()])
 
 
 def find(client: SyncPrefectClient, command: str, name: str | None) -> FlowRun:

@@ -187,7 +187,7 @@ MEANINGS = {
 }
 
 
-def differences(measured: Mapping[str, Records]) -> list[str]:
+def differing_keys(measured: Mapping[str, Records]) -> list[str]:
     """Return a line for each field in which scores were measured differently.
 
     Args:
@@ -200,7 +200,7 @@ def differences(measured: Mapping[str, Records]) -> list[str]:
 def between_sides(comparison: Mapping[str, Any]) -> list[str]:
     """Return how base and trained model of a test result were measured differently."""
     sides = {"base": "base", "best": "trained model"}
-    return differences({name: comparison[side]["measured_on"] for side, name in sides.items()})
+    return differing_keys({name: comparison[side]["measured_on"] for side, name in sides.items()})
 
 
 def between_runs(runs: Sequence[Finished]) -> list[str]:
@@ -211,7 +211,7 @@ def between_runs(runs: Sequence[Finished]) -> list[str]:
     lines = [f"{run.name}: {text}" for run in runs for text in between_sides(run.tested)]
     for task in dict.fromkeys(run.task for run in runs):
         members = [run for run in runs if run.task == task]
-        found = differences({run.name: records_of(run.tested) for run in members})
+        found = differing_keys({run.name: records_of(run.tested) for run in members})
         lines += found
         bases = {percent(run.tested["base"]["accuracy"]) for run in members}
         if found and len(bases) > 1:

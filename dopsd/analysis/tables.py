@@ -96,7 +96,7 @@ def names_of(runs: list[Finished]) -> dict[tuple[str, str], str]:
     return names
 
 
-def named(tables: dict[str, list[dict[str, Any]]], runs: list[Finished]) -> dict[str, Any]:
+def titled(tables: dict[str, list[dict[str, Any]]], runs: list[Finished]) -> dict[str, Any]:
     """Return tables in which methods have their names, and runs their variants."""
     names, run_names = names_of(runs), {str(run): run.name for run in runs}
 

@@ -28,7 +28,7 @@ def add_explain(commands: Commands) -> None:
 
 
 @cache
-def groups() -> dict[str, dict[str, dict[str, str]]]:
+def code_groups() -> dict[str, dict[str, dict[str, str]]]:
     """Return title, cause and fix by group and code."""
     text = files("dopsd.cli").joinpath("explanations.yaml").read_text(encoding="utf-8")
     explanations: dict[str, dict[str, dict[str, str]]] = YAML(typ="safe", pure=True).load(text)
@@ -37,7 +37,7 @@ def groups() -> dict[str, dict[str, dict[str, str]]]:
 
 def explanation(code: Code) -> dict[str, str]:
     """Return title, cause and fix of a code."""
-    return next(codes[code.value] for codes in groups().values() if code.value in codes)
+    return next(codes[code.value] for codes in code_groups().values() if code.value in codes)
 
 
 def _code_of(text: str) -> Code:

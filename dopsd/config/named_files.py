@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dopsd.config.params import Params
 
 
-def require(params: Params) -> None:
+def require_files(params: Params) -> None:
     """Refuse settings that name missing files, or checkpoints from which no run can start."""
     if lines := missing_files(params):
         raise Code.NAMED_FILE_MISSING.error(
@@ -55,10 +55,10 @@ def missing_files(params: Params) -> list[str]:
         makers = [task] if is_own else params.pretrain.tasks
         if Path(path) not in [base_folder(maker, params.pretrain.block_size) for maker in makers]:
             files[f"data.{task}.model.path" if is_own else "model.path"] = f"{path}/config.json"
-    return missing(files)
+    return not_there(files)
 
 
-def missing(files: dict[str, str]) -> list[str]:
+def not_there(files: dict[str, str]) -> list[str]:
     """Return those of these files that are not there, as `key: file`."""
     return [
         f"{key}: {file}"

@@ -12,7 +12,7 @@ from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.config import profiles
 from dopsd.config.layout import in_layout, render
 from dopsd.config.loading import checked, parse_yaml, read_yaml
-from dopsd.config.named_files import require
+from dopsd.config.named_files import require_files
 from dopsd.config.params import Params
 from dopsd.config.profiles.layers import MEMBERS, completed, embedded, is_embedded
 from dopsd.config.tasks import own_tasks
@@ -253,7 +253,7 @@ def params(
     raw = with_changes(start, changes)
     settings = checked(raw, "--set" if changes else path)
     if is_run:
-        require(settings)
+        require_files(settings)
     fit_sections(raw, settings, {} if profile else old)
     changed = differences(old, raw)
     before = path.read_bytes() if path.is_file() else b""

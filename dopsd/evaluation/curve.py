@@ -7,7 +7,7 @@ from dopsd.core.files import read_json
 from dopsd.core.tables import read_table
 
 
-def started_from(folder: Path) -> str:
+def start_of_curve(folder: Path) -> str:
     """Return the folder of the checkpoint that a run started from; empty: the base."""
     made = folder / "train.json"  # checkpoints alone may have been copied
     name: str = read_json(made, "dopsd train").get("started_from", "") if made.is_file() else ""

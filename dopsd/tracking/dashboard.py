@@ -91,7 +91,7 @@ def _drawn(runs: Sequence[Run]) -> list[Run]:
     return sorted(runs, key=lambda run: -run.data.metrics.get(order, -math.inf))[:RUNS_SHOWN]
 
 
-def link(page: str, experiment: str, task: str) -> str:
+def view_link(page: str, experiment: str, task: str) -> str:
     """Return the address of a task's view."""
     query = f"{TRAINING_MODE}&compareRunsMode=CHART&viewStateShareKey=dopsd-{task}"
     return f"{page}/#/experiments/{experiment}/runs?{query}"

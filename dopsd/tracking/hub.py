@@ -91,7 +91,7 @@ def require_token() -> None:
         raise Code.PUSH_REFUSED.error(f"push: no token of the Hugging Face hub; {LOGIN}")
 
 
-def push(upload: Upload) -> str | None:
+def upload(upload: Upload) -> str | None:
     """Upload the files in one commit, and return its address; None if nothing is new.
 
     Files that the hub has are not sent again, so a repeated push sends what is missing.
@@ -259,7 +259,7 @@ def is_name(text: str) -> bool:
     return NAME.fullmatch(text) is not None
 
 
-def fetch(name: str, folder: Path) -> list[str]:
+def fetch_small_files(name: str, folder: Path) -> list[str]:
     """Download the small files of a base, and the headers of its weight files.
 
     A weight file in the folder has its header and its length, but no content: it takes no space.

@@ -14,7 +14,7 @@ from markupsafe import escape
 from dopsd.core.files import read_json
 from dopsd.tasks.common.config import Source
 from dopsd.tracking.model_card import (
-    Origin,
+    CardOrigin,
     base_digests,
     data_digests,
     joined,
@@ -83,7 +83,7 @@ def hub_card(
 
 def _tested(release: Release, run: RunSettings, evaluate: EvaluateConfig) -> dict[str, list[str]]:
     """Return the card of the run's selected checkpoint, with how to load it from the hub."""
-    origin = Origin(data_digests(run.key.task), trained_commit(run.key), release.repo)
+    origin = CardOrigin(data_digests(run.key.task), trained_commit(run.key), release.repo)
     text = parts(run, evaluate, origin, release.is_merged)
     text["How to use it"] = _loading(release, run)
     text["Limits"].append(NO_GENERATE)

@@ -33,7 +33,7 @@ def run_log_uploader(run: RunSettings, tracking: TrackingConfig) -> None:
         return bool(select.select([sys.stdin], [], [], seconds)[0])
 
     last = run.train.updates if run.key.method in PHASES else None
-    upload_log(identity(run, tracking), identify(run).folder, is_over, last)
+    upload_log(mlflow_identity(run, tracking), identify(run).folder, is_over, last)
 
 
 def upload_log(
@@ -72,7 +72,7 @@ def upload_log(
             return
 
 
-def identity(run: RunSettings, tracking: TrackingConfig) -> Identity:
+def mlflow_identity(run: RunSettings, tracking: TrackingConfig) -> Identity:
     """Return the MLflow run of a training run; tags and parameters are named alike for all."""
     key, train = run.key, run.train.model_dump()
     sections = {

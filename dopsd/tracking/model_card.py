@@ -48,13 +48,13 @@ def description(name: str, task: str, base: str) -> str:
     )
 
 
-def card(run: RunSettings, evaluate: EvaluateConfig, origin: Origin) -> str:
+def card(run: RunSettings, evaluate: EvaluateConfig, origin: CardOrigin) -> str:
     """Return the card as Markdown, with a YAML header; the arguments are those of `parts`."""
     return "\n".join(_header(run)) + joined(parts(run, evaluate, origin))
 
 
 def parts(
-    run: RunSettings, evaluate: EvaluateConfig, origin: Origin, is_merged: bool = False
+    run: RunSettings, evaluate: EvaluateConfig, origin: CardOrigin, is_merged: bool = False
 ) -> dict[str, list[str]]:
     """Return the lines of a card by heading.
 
@@ -170,7 +170,7 @@ def _commands(address: str, merged: str = " --merged") -> list[str]:
     ]
 
 
-def _data(run: RunSettings, split_that_selected: str, origin: Origin) -> list[str]:
+def _data(run: RunSettings, split_that_selected: str, origin: CardOrigin) -> list[str]:
     lines = []
     for split in sorted(origin.data, key=[*USES, *origin.data].index):
         path = DATA / run.key.task / f"{split}.jsonl"
@@ -184,7 +184,7 @@ def _data(run: RunSettings, split_that_selected: str, origin: Origin) -> list[st
     return lines or ["DVC has no record of the data."]
 
 
-def _training(run: RunSettings, origin: Origin) -> list[str]:
+def _training(run: RunSettings, origin: CardOrigin) -> list[str]:
     train = run.train
     rows = {
         "method": f"`{method_name(run)}`, {about_method(run)}",
@@ -246,7 +246,7 @@ def _flat(settings: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Origin:
+class CardOrigin:
     """Where a run's results came from, and where its checkpoint is."""
 
     data: dict[str, str]  # DVC's md5 of each split

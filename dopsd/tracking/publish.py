@@ -17,7 +17,7 @@ from dopsd.core.progress import log
 from dopsd.core.tables import read_log, read_table
 from dopsd.tracking import dashboard
 from dopsd.tracking.client import connect, local_port, one_line, shown, sync, tracking_uri
-from dopsd.tracking.log_uploader import identity
+from dopsd.tracking.log_uploader import mlflow_identity
 from dopsd.tracking.model_registry import promote_champion
 from dopsd.tracking.publish_run import Publication, Tracked, model_name, publish_run
 from dopsd.training.run_identity import identify
@@ -76,7 +76,7 @@ def _tracked(publication: Publication, client: MlflowClient, run: RunSettings) -
     scratch = identified.folder
     log_file = scratch / LOG
     rows = read_log(log_file) if log_file.is_file() else read_table(folder / "train.csv")
-    return Tracked(run, sync(client, identity(run, publication.tracking), rows, scratch))
+    return Tracked(run, sync(client, mlflow_identity(run, publication.tracking), rows, scratch))
 
 
 PAGE = "DOPSD_MLFLOW_PAGE"  # environment variable with the address that browsers use
@@ -109,7 +109,7 @@ def save_pages(
     shown_at = page or f"http://127.0.0.1:{local_port('mlflow', 5000)}"
     return pages | {
         "comparison": {
-            c.key.task: dashboard.link(shown_at, pages["experiment"], c.key.task)
+            c.key.task: dashboard.view_link(shown_at, pages["experiment"], c.key.task)
             for c in tracked_runs
         }
     }

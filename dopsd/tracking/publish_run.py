@@ -27,7 +27,7 @@ from dopsd.tracking.client import (
 )
 from dopsd.tracking.config import TrackingConfig
 from dopsd.tracking.flavour import flavour_of
-from dopsd.tracking.model_card import Origin, card, data_digests, description, trained_commit
+from dopsd.tracking.model_card import CardOrigin, card, data_digests, description, trained_commit
 from dopsd.training.machine import MACHINE
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def _register(
         model_registry.ACCURACY: str(chosen["accuracy"]),
         model_registry.JUDGED_BY: hashlib.sha256(criteria.encode()).hexdigest()[:16],
     }
-    origin = Origin(data, trained_commit(tracked.key), f"models:/{model_id}")
+    origin = CardOrigin(data, trained_commit(tracked.key), f"models:/{model_id}")
     text = card(tracked.run, publication.evaluate, origin)
     name, uri = model_name(publication, tracked.key.task), tracking_uri(publication.tracking.uri)
     flavour, tags[model_registry.FLAVOUR_TAG] = flavour_of(

@@ -226,7 +226,7 @@ def _readable(remote: str) -> Iterator[None]:
         ) from error
 
 
-def fetch(remote: str | None, scratch: Path) -> None:
+def fetch_checkpoints(remote: str | None, scratch: Path) -> None:
     """Fetch the checkpoints of a run that are further than those on this disk.
 
     Args:

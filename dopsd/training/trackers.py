@@ -87,7 +87,7 @@ def _finish(
                 log(f"warning: tracking.also: {' '.join(str(error).split())[:200]}")
 
 
-def send(accelerator: Accelerator, row: dict[str, float], update: int) -> None:
+def send_row(accelerator: Accelerator, row: dict[str, float], update: int) -> None:
     """Send a row of the log to the trackers; nothing more goes to one that fails."""
     for tracker in [*accelerator.trackers]:
         try:

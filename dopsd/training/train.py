@@ -17,10 +17,10 @@ from dopsd.core.paths import RunKey
 from dopsd.core.progress import Progress, log
 from dopsd.distributed.process_group import all_processes, by_first, is_lost, lost
 from dopsd.training.machine import device_and_threads, write_machine
-from dopsd.training.remote_checkpoints import RemoteCopies, fetch
+from dopsd.training.remote_checkpoints import RemoteCopies, fetch_checkpoints
 from dopsd.training.resume import is_finished, prepare_folder, write_stage_outputs
 from dopsd.training.run_identity import RunIdentity
-from dopsd.training.trackers import mirrored, send
+from dopsd.training.trackers import mirrored, send_row
 from dopsd.training.trainer import Trainer
 from dopsd.training.training_folder import TrainingFolder
 
@@ -47,7 +47,7 @@ def train(
     accelerator = all_processes(run.launch.timeout)
     with ExitStack() as stack, explain_lost_rank(scratch):
         folder = stack.enter_context(TrainingFolder(scratch, accelerator))
-        by_first(accelerator, lambda: fetch(remote, scratch))
+        by_first(accelerator, lambda: fetch_checkpoints(remote, scratch))
         by_first(accelerator, lambda: prepare_folder(identity, other_code))
         if not is_finished(scratch, run.train):
             trainer = Trainer(run, accelerator)
@@ -84,7 +84,7 @@ def run_updates(trainer: Trainer, folder: TrainingFolder) -> None:
                 metrics = trainer.accumulate()
                 row = trainer.step(metrics)
                 folder.rows.add(row)
-                send(trainer.accelerator, row, trainer.update)
+                send_row(trainer.accelerator, row, trainer.update)
                 updates, note = 1, trainer.describe(row)
             if trainer.is_over or (updates and trainer.update % settings.checkpoint_every == 0):
                 folder.save(trainer.state(), trainer.policy.save)

@@ -24,7 +24,7 @@ LEAST = 0.001  # smallest share of masked tokens; the bound's weight is the inve
 
 
 @dataclass(frozen=True)
-class Text:
+class MaskedText:
     """A text to mask."""
 
     prompt: Tensor  # [P]
@@ -34,7 +34,7 @@ class Text:
 
 
 def masked(
-    policy: Policy, texts: Sequence[Text], least: float = LEAST, most: float = 1.0
+    policy: Policy, texts: Sequence[MaskedText], least: float = LEAST, most: float = 1.0
 ) -> MaskedTexts:
     """Mask every token of each completion with probability t ~ U(least, most), and weight it 1/t.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
 from dopsd.algorithms.common.batch import States
 from dopsd.algorithms.d_opsd.algorithm import DOpsd, build_components
-from dopsd.algorithms.infill.lessons import Answers, answer_shift, count, lesson, view
+from dopsd.algorithms.infill.lessons import Answers, answer_shift, lesson, lesson_count, lesson_view
 from dopsd.algorithms.trace_rl.algorithm import TraceRl
 from dopsd.algorithms.trace_rl.states import Trace
 from dopsd.core.types import Problem, Rollout
@@ -79,13 +79,13 @@ class Infill(DOpsd):
             for group, r, k in zip(groups, rollouts, known, strict=True)
         ]
         found = [item for item in lessons if item]
-        views = [view(item, self.config) for item in found]
+        views = [lesson_view(item, self.config) for item in found]
         updates = self.updates(policy, [item.rollout for item in found], views, collect)
         items = [
             replace(s, is_kept=item is not None) for s, item in zip(scored, lessons, strict=True)
         ]
         collected = Collected(updates, self.collector.summary(policy, items))
-        count(collected.stats.metrics, sum(k is not None for k in known), found)
+        lesson_count(collected.stats.metrics, sum(k is not None for k in known), found)
         return collected
 
     def _rollout(self, group: RolloutGroup, item: SelectedRollout) -> Rollout | None:

@@ -102,7 +102,7 @@ class InfillConfig(DOpsdConfig):
         return self
 
 
-COUNTED = "dopsd.algorithms.infill.lessons.count"
+COUNTED = "dopsd.algorithms.infill.lessons.lesson_count"
 METRICS = {
     "span_share": Metric(
         "share",

@@ -70,7 +70,7 @@ def lesson(
     return Lesson(rollout, span, answer, filled)
 
 
-def view(lesson: Lesson, config: InfillConfig) -> TeacherView:
+def lesson_view(lesson: Lesson, config: InfillConfig) -> TeacherView:
     """Return what the teacher is shown of a completion.
 
     A tail that was built again is shown only while the student has nothing of its own there, whose
@@ -86,7 +86,7 @@ def view(lesson: Lesson, config: InfillConfig) -> TeacherView:
     )
 
 
-def count(sums: MetricSums, kept: int, lessons: Sequence[Lesson]) -> None:
+def lesson_count(sums: MetricSums, kept: int, lessons: Sequence[Lesson]) -> None:
     """Add the metrics of a collect.
 
     Args:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
 from dopsd.algorithms.common.batch import MaskedTexts
 from dopsd.algorithms.common.losses import masked_diffusion_loss, metric_sums
-from dopsd.algorithms.common.masking import Text, masked
+from dopsd.algorithms.common.masking import MaskedText, masked
 from dopsd.core.rng import key_from
 from dopsd.core.types import Problem, Rollout
 from dopsd.rollout.collector import RolloutCollector
@@ -55,7 +55,7 @@ class Rft:
             for n in range(draws)
         )
         return masked(
-            policy, [Text(r.prompt_ids, r.completion_ids, key, 1 / draws) for r, key in keys]
+            policy, [MaskedText(r.prompt_ids, r.completion_ids, key, 1 / draws) for r, key in keys]
         )
 
     def loss(self, policy: Policy, batch: MaskedTexts) -> LossOutput:

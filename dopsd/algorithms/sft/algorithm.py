@@ -16,7 +16,7 @@ from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
 from dopsd.algorithms.common.batch import MaskedTexts
 from dopsd.algorithms.common.chats import tokens_of
 from dopsd.algorithms.common.losses import masked_diffusion_loss, metric_sums
-from dopsd.algorithms.common.masking import Text, masked
+from dopsd.algorithms.common.masking import MaskedText, masked
 from dopsd.algorithms.common.solutions import Solutions, padded
 from dopsd.algorithms.sft.config import MOST
 from dopsd.algorithms.sft.held_out import HeldOut
@@ -101,7 +101,7 @@ class Sft:
         """Return one update: a masked solution or trace for each problem."""
         pairs = self._traced(problems, collect) if self.traces else self._taught(policy, problems)
         keys = [key_from("sft", self.seed, collect, problem.id) for problem in problems]
-        texts = [Text(p, c, key) for (p, c), key in zip(pairs, keys, strict=True)]
+        texts = [MaskedText(p, c, key) for (p, c), key in zip(pairs, keys, strict=True)]
         batches = [masked(policy, some) for some in self._buckets(texts)]
         counters = {"trajectories": len(pairs), "rollouts": 0, "sampled_tokens": 0}
         stats = RolloutStats(counters, MetricSums())
@@ -110,7 +110,7 @@ class Sft:
             stats.metrics.merge(self.held_out.measure(policy, collect))
         return Collected([batches], stats)
 
-    def _buckets(self, texts: list[Text]) -> list[list[Text]]:
+    def _buckets(self, texts: list[MaskedText]) -> list[list[MaskedText]]:
         """Return texts of about one length together, as many as fit into memory at once."""
         if self.config.padding == "learn" and self.config.predict == "response":
             return [texts]

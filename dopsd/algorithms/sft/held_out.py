@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dopsd.algorithms.common.losses import masked_diffusion_loss
-from dopsd.algorithms.common.masking import Text, masked
+from dopsd.algorithms.common.masking import MaskedText, masked
 from dopsd.algorithms.sft.config import RATIOS
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
@@ -42,7 +42,7 @@ class HeldOut:
     ) -> None:
         self.context, self.shown = context, shown
         keys = [key_from("held_out", i) for i in range(len(pairs))]
-        self.texts = [Text(p, c, key) for (p, c), key in zip(pairs, keys, strict=True)]
+        self.texts = [MaskedText(p, c, key) for (p, c), key in zip(pairs, keys, strict=True)]
 
     @torch.no_grad()
     def measure(self, policy: Policy, collect: int) -> MetricSums:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.analysis.figures import METHODS
 from dopsd.analysis.html_report import comparison_text, words
-from dopsd.analysis.html_report.page import render
+from dopsd.analysis.html_report.page import render_page
 from dopsd.analysis.html_report.run_charts import AXES, Chart, figure_of, hover, source_of
 from dopsd.analysis.results import Finished
 from dopsd.analysis.tables import chosen_on, groups, mean_curve, paper_tables, points_in_words
@@ -44,7 +44,7 @@ def comparison_page(facts: ComparisonFacts, digest: str) -> str:
         "rule": comparison_text.RULE,
         "of_these_runs": comparison_text.of_these_runs(facts),
         "limits": comparison_text.of_all(facts),
-        "starts": comparison_text.starts(facts.runs),
+        "starts": comparison_text.starts_text(facts.runs),
         "papers": [p for task in tasks for p in paper_tables(task, facts.names_in(task))],
         "lengths": comparison_text.lengths(facts),
         "tested_on": _distinct(f"{row['n']}" for _, row in _rows(facts)),
@@ -59,13 +59,15 @@ def comparison_page(facts: ComparisonFacts, digest: str) -> str:
         "reached": shown["reached"],
         "baseline": facts.name_of_baseline,
         "names": {task: facts.names_in(task) for task in tasks},
-        "number": words.number,
+        "number": words.grouped,
         "axes": AXES,
         "run_costs": RUN_COSTS,
         "percent": percent,
         "glossary": {word: words.GLOSSARY[word] for word in WORDS},
     }
-    return render("comparison.html", digest, {"cost": [_chart(facts, t) for t in tasks]}, values)
+    return render_page(
+        "comparison.html", digest, {"cost": [_chart(facts, t) for t in tasks]}, values
+    )
 
 
 def _rows(facts: ComparisonFacts) -> list[tuple[Finished, dict[str, Any]]]:
@@ -81,7 +83,7 @@ def _run_row(facts: ComparisonFacts, run: Finished, row: dict[str, Any]) -> dict
         "marks": " → ".join(percent(run.tested[side]["whole"]) for side in ("base", "best")),
         "gap": gap(row["difference"], row["interval"]),
         "update": row["update"],
-        "costs": {name: words.number(row.get(name)) for name in RUN_COSTS},
+        "costs": {name: words.grouped(row.get(name)) for name in RUN_COSTS},
     }
 
 
@@ -98,7 +100,7 @@ def _mean_row(facts: ComparisonFacts, row: dict[str, Any]) -> dict[str, Any]:
         "trained": within(*row["trained"]),
         "marks": " → ".join(map(percent, marks)),
         "gap": gap(*row["difference"]),
-        "costs": {name: words.number(row["cost"].get(name)) for name in AXES},
+        "costs": {name: words.grouped(row["cost"].get(name)) for name in AXES},
     }
 
 
@@ -106,7 +108,7 @@ def _pair_row(pair: dict[str, Any]) -> dict[str, Any]:
     return pair | {
         "gap": gap(pair["difference"], pair["interval"]),
         "by_seed": ", ".join(percent(value, "+") for value in pair["by_seed"]),
-        "certainty": comparison_text.certainty(pair["interval"], pair["by_seed"]),
+        "certainty": comparison_text.certainty_text(pair["interval"], pair["by_seed"]),
     }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.analysis.html_report import words
 from dopsd.analysis.html_report.paired import excludes_zero
-from dopsd.analysis.html_report.words import count
+from dopsd.analysis.html_report.words import counted
 from dopsd.analysis.results import Finished
 from dopsd.analysis.tables import RESAMPLED, groups, mean_cost, names_of
 from dopsd.core.statistics import percent, points
@@ -25,7 +25,7 @@ RULE = (
 )
 
 
-def certainty(interval: Sequence[float], by_seed: Sequence[float]) -> str:
+def certainty_text(interval: Sequence[float], by_seed: Sequence[float]) -> str:
     """Return how sure a comparison is: sure, weakly sure or cannot tell. RULE has the rule."""
     if not excludes_zero(interval) or len(by_seed) == 1:
         return "cannot tell"
@@ -41,8 +41,8 @@ def verdict(pair: dict[str, Any], is_graded: bool = False) -> str:
         is_graded: whether the accuracy is a mean of partial scores.
     """
     first, second, difference = pair["first"], pair["second"], pair["difference"]
-    interval, seeds = pair["interval"], count(len(pair["by_seed"]), "seed")
-    certain = certainty(interval, pair["by_seed"])
+    interval, seeds = pair["interval"], counted(len(pair["by_seed"]), "seed")
+    certain = certainty_text(interval, pair["by_seed"])
     if certain == "cannot tell":
         reason = "The interval includes 0"
         if excludes_zero(interval):
@@ -151,9 +151,9 @@ def of_all(facts: ComparisonFacts) -> list[str]:
         more = list(range(ENOUGH_SEEDS))
         texts.insert(
             0,
-            f"Only {words.count(seeds, 'seed')} can be compared. Other seeds may give other values."
-            f" {ENOUGH_SEEDS} seeds or more are better: `dopsd params --set 'matrix.seeds={more}'`"
-            " and `dopsd repro`, which keeps finished runs.",
+            f"Only {words.counted(seeds, 'seed')} can be compared. Other seeds may give other"
+            f" values. {ENOUGH_SEEDS} seeds or more are better:"
+            f" `dopsd params --set 'matrix.seeds={more}'` and `dopsd repro`, which keeps finished runs.",
         )
     if on_test:
         texts.append(
@@ -171,7 +171,7 @@ def of_all(facts: ComparisonFacts) -> list[str]:
 
 def lengths(facts: ComparisonFacts) -> str:
     """Return how long runs were in all; costs in the tables end at the selected checkpoint."""
-    ends = dict.fromkeys((*map(words.number, _end(run)),) for run in facts.runs)
+    ends = dict.fromkeys((*map(words.grouped, _end(run)),) for run in facts.runs)
     texts = [f"{updates} updates with {rollouts} rollouts" for updates, rollouts in ends]
     return " or ".join(texts)
 
@@ -238,7 +238,7 @@ Settings = dict[str, dict[str, dict[str, str]]]  # by task, key and method
 COSTS = {"updates": "update", "rollouts": "rollout", "seconds": "second"}
 
 
-def starts(runs: list[Finished]) -> list[tuple[str, list[str]]]:
+def starts_text(runs: list[Finished]) -> list[tuple[str, list[str]]]:
     """Return the methods that started from checkpoints, with the folders of these."""
     found = [
         (names_of(runs)[key], list(dict.fromkeys(run.start.folder for run in group if run.start)))
@@ -267,7 +267,7 @@ def _of_start(task: str, name: str, group: list[Finished]) -> str:
     costs = ", which are not known here"
     if len(known) == len(found):
         mean = mean_cost(known)
-        parts = [count(round(mean[cost]), noun) for cost, noun in COSTS.items() if cost in mean]
+        parts = [counted(round(mean[cost]), noun) for cost, noun in COSTS.items() if cost in mean]
         costs = f":{' on average' if len(found) > 1 else ''} {', '.join(parts)}"
     return (
         f"{task}: {name} did not start from the base{some}, but from {listed}. Its difference to"

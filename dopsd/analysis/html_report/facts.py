@@ -5,7 +5,7 @@ from typing import Any
 
 from dopsd.algorithms.registry import label
 from dopsd.analysis.results import Finished
-from dopsd.analysis.tables import named, names_of
+from dopsd.analysis.tables import names_of, titled
 from dopsd.core.paths import RunKey
 
 
@@ -114,7 +114,7 @@ class ComparisonFacts:
     @property
     def named_tables(self) -> dict[str, list[dict[str, Any]]]:
         """The tables, in which methods have their names."""
-        return named(self.tables, self.runs)
+        return titled(self.tables, self.runs)
 
     @property
     def name_of_baseline(self) -> str:

@@ -58,7 +58,7 @@ def write_page(path: Path, text: str) -> None:
     write_atomically(path, text.encode(errors="replace").decode())
 
 
-def render(
+def render_page(
     template: str, digest: str, charts: dict[str, list[Chart]], values: dict[str, Any]
 ) -> str:
     """Return a page."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dopsd.analysis.figures import GROUPS, WINDOW
 from dopsd.analysis.html_report import words
-from dopsd.analysis.html_report.page import render
+from dopsd.analysis.html_report.page import render_page
 from dopsd.analysis.html_report.paired import outcomes
 from dopsd.analysis.html_report.run_charts import (
     AXES,
@@ -67,7 +67,7 @@ def run_page(facts: RunFacts, digest: str) -> str:
         "groups": GROUPS,
         "glossary": words.GLOSSARY,
     }
-    return render("run.html", digest, charts, values)
+    return render_page("run.html", digest, charts, values)
 
 
 def _result_rows(facts: RunFacts) -> list[dict[str, str]]:
@@ -80,7 +80,7 @@ def _result_rows(facts: RunFacts) -> list[dict[str, str]]:
         rows.append(
             {
                 "protocol": name,
-                "decoding": words.decoding(base["protocol"]) + words.saved([base, best]),
+                "decoding": words.decoding_text(base["protocol"]) + words.saved_text([base, best]),
                 "base": within(base["accuracy"], base["interval"]),
                 "best": within(best["accuracy"], best["interval"]),
                 "base_marks": percent(base["whole"]),
@@ -118,13 +118,13 @@ def _cost_rows(facts: RunFacts) -> list[tuple[str, str, str]]:
     """Return what each cost is, until the selected checkpoint and until the end."""
     chosen = facts.costs.get(facts.selected["update"], {})
     rows = [
-        (text, words.number(chosen.get(name)), words.number(facts.totals.get(name)))
+        (text, words.grouped(chosen.get(name)), words.grouped(facts.totals.get(name)))
         for name, text in TOTALS.items()
     ]
     seconds = [costs.get("seconds") for costs in facts.costs.values()]
     return [
         *rows,
-        (AXES["seconds"], words.number(chosen.get("seconds")), words.number(seconds[-1])),
+        (AXES["seconds"], words.grouped(chosen.get("seconds")), words.grouped(seconds[-1])),
     ]
 
 
@@ -132,7 +132,7 @@ def _devices(facts: RunFacts) -> list[str]:
     """Return the devices of each part of the training, in words."""
     return [
         f"{', '.join(dict.fromkeys(part['devices']))},"
-        f" {words.count(len(part['devices']), 'process', 'es')}"
+        f" {words.counted(len(part['devices']), 'process', 'es')}"
         + (f", from update {part['after_update'] + 1} on" if part["after_update"] else "")
         for part in facts.machine
     ]

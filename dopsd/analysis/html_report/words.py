@@ -101,17 +101,17 @@ def warnings(facts: RunFacts) -> list[tuple[str, str]]:
     return [(title, text) for title, is_true, text in checks if is_true] + measured
 
 
-def number(value: float | None) -> str:
+def grouped(value: float | None) -> str:
     """Return a count or seconds without decimals."""
     return "not recorded" if value is None else f"{value:,.0f}"
 
 
-def count(number: int, noun: str, ending: str = "s") -> str:
+def counted(number: int, noun: str, ending: str = "s") -> str:
     """Return a number with its noun: 1 seed, 3 seeds."""
     return f"{number} {noun}{'' if number == 1 else ending}"
 
 
-def decoding(protocol: dict[str, Any]) -> str:
+def decoding_text(protocol: dict[str, Any]) -> str:
     """Return how a protocol decodes an answer, in words; its common defaults are left out."""
     named = ("gen_length", "block_length", "steps")
     length, block, steps = (protocol[name] for name in named)
@@ -127,7 +127,7 @@ def decoding(protocol: dict[str, Any]) -> str:
     return ", ".join([text, *others])
 
 
-def saved(sides: Sequence[dict[str, Any]]) -> str:
+def saved_text(sides: Sequence[dict[str, Any]]) -> str:
     """Return the share of forward passes that ending early saved, of base and trained model."""
     shares = [1 - side["steps"] / side["protocol"]["steps"] for side in sides]
     if max(shares) < LEAST_SAVED:

@@ -19,7 +19,7 @@ from dopsd.models.loading import build_model, require_base
 from dopsd.models.lora import block_modules
 from dopsd.models.registry import by_class, config_of, folder_name, named
 from dopsd.models.tokenizer import load_tokenizer, suppress_tokens, template_notes
-from dopsd.tracking.hub import fetch, is_name
+from dopsd.tracking.hub import fetch_small_files, is_name
 
 GIGA = 1e9
 
@@ -40,7 +40,7 @@ def inspect(base: str, block_size: int | None = None) -> None:
     how = f"hf download {base} --local-dir {MODELS}/{base.rpartition('/')[2]} --exclude '*.py'"
     how += f", then set {needs}" if needs else ""
     with TemporaryDirectory() as folder:
-        about = fetch(base, Path(folder))
+        about = fetch_small_files(base, Path(folder))
         try:
             _inspect(Path(folder), block_size, base, about, how)
         except DopsdError as error:

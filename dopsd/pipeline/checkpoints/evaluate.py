@@ -61,7 +61,7 @@ class Request:
 LONG = 512  # tokens from which on the published evaluation halves its batches
 
 
-def published(gen_length: int) -> EvalProtocol:
+def published_protocol(gen_length: int) -> EvalProtocol:
     """Return the protocol of the published accuracies, for answers of `gen_length` tokens.
 
     Batches hold 8 problems (4 from length 512), padding is not masked, autocast is float16, and
@@ -84,7 +84,7 @@ def protocol_of(params: Params, request: Request) -> EvalProtocol:
     protocols = params.test_protocols
     name = request.protocol or params.select.protocol
     if name == PUBLISHED:
-        protocol = published(request.gen_length or 256)
+        protocol = published_protocol(request.gen_length or 256)
     elif name in protocols:
         protocol = protocols[name]
     else:

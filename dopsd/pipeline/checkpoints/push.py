@@ -171,6 +171,6 @@ def _announce(upload: hub.Upload, is_dry: bool) -> None:
 
 
 def _send(upload: hub.Upload) -> str | None:
-    address = hub.push(upload)
+    address = hub.upload(upload)
     log(f"push: done: {address}" if address else f"push: {upload.repo} has all of it already")
     return address

@@ -24,7 +24,7 @@ BUSY = 0.1  # share of the memory that other processes may hold
 ADVICE = "do not train on this card before `make gpu` passes; it says what is wrong"
 
 
-def card(_: Params) -> Iterator[Finding]:
+def graphics_card(_: Params) -> Iterator[Finding]:
     """Compare the GPU's logits with the CPU's, and measure a matrix product."""
     import torch
 

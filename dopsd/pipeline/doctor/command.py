@@ -12,15 +12,15 @@ from dopsd.config.params import Params
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import table_console
 from dopsd.pipeline.doctor import machine
-from dopsd.pipeline.doctor.card import card
+from dopsd.pipeline.doctor.card import graphics_card
 from dopsd.pipeline.doctor.services import hub, ports, prefect_server, remote, tracking_server
 
 CHECKS: tuple[Callable[[Params], Iterator[machine.Finding]], ...] = (
     machine.python,
     machine.packages,
-    machine.gpus,
+    machine.visible_gpus,
     machine.kernels,
-    card,
+    graphics_card,
     machine.disk,
     machine.user,
     machine.commit,

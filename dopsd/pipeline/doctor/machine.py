@@ -66,7 +66,7 @@ def packages(_: Params) -> Iterator[Finding]:
                 yield Finding(name, False if is_core else None, "not installed", advice)
 
 
-def gpus(params: Params) -> Iterator[Finding]:
+def visible_gpus(params: Params) -> Iterator[Finding]:
     """Check that there is a GPU for each process of launch.processes."""
     import torch
 

@@ -99,7 +99,7 @@ def run_bytes(params: Params, shape: Shape, is_training: bool = False) -> int:
     return checkpoint_bytes(params, shape) * numbers
 
 
-def line(params: Params, shape: Shape) -> str:
+def disk_line(params: Params, shape: Shape) -> str:
     """Return a line that says what a run takes, for an estimate."""
     *others, last = places(params)
     where = f"{', '.join(others)} and {last}"

@@ -28,14 +28,14 @@ STAGES = ("train", "evaluate", "select", "test")  # in their order
 Entries = dict[str, dict[str, Any]]  # of dvc.lock, by the name of a stage
 
 
-def folder_of(key: RunKey) -> Path:
+def previous_folder(key: RunKey) -> Path:
     """Return where the previous results of a run are kept."""
     return PREVIOUS / key.task / key.method / str(key.seed)
 
 
 def is_kept(key: RunKey) -> bool:
     """Return whether a run has previous results that are not today's."""
-    name, path = f"train@{key.stage}", folder_of(key) / LOCKFILE
+    name, path = f"train@{key.stage}", previous_folder(key) / LOCKFILE
     today = _entries(key).get(name, {})
     return path.is_file() and read_yaml(path)[name]["outs"] != today.get("outs")
 
@@ -66,7 +66,7 @@ def restore(key: RunKey) -> list[str]:
     from dopsd.pipeline.dvc.writer_lock import WriterLock  # needs the extra `pipeline`
 
     with WriterLock("restore"):
-        saved, today = read_yaml(folder_of(key) / LOCKFILE), _entries(key)
+        saved, today = read_yaml(previous_folder(key) / LOCKFILE), _entries(key)
         before = _scores(key).read_text(encoding="utf-8") if today else ""
         lock, old = read_yaml(LOCKFILE), LOCKFILE.read_text(encoding="utf-8")
         lock["stages"] |= saved
@@ -90,7 +90,7 @@ def restore(key: RunKey) -> list[str]:
 
 def changed_settings(key: RunKey) -> list[str]:
     """Return the settings of the previous results that params.yaml has otherwise now."""
-    entry = read_yaml(folder_of(key) / LOCKFILE)[f"train@{key.stage}"]
+    entry = read_yaml(previous_folder(key) / LOCKFILE)[f"train@{key.stage}"]
     return _differences({str(PARAMS): entry["params"][str(PARAMS)]})
 
 
@@ -136,9 +136,9 @@ def _differences(params: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _write(key: RunKey, entries: Entries, scores: str) -> None:
-    folder_of(key).mkdir(parents=True, exist_ok=True)
-    write_atomically(folder_of(key) / "paired.json", scores)
-    write_atomically(folder_of(key) / LOCKFILE, yaml.safe_dump(entries, sort_keys=False))
+    previous_folder(key).mkdir(parents=True, exist_ok=True)
+    write_atomically(previous_folder(key) / "paired.json", scores)
+    write_atomically(previous_folder(key) / LOCKFILE, yaml.safe_dump(entries, sort_keys=False))
 
 
 def _scores(key: RunKey) -> Path:

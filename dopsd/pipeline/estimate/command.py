@@ -183,7 +183,7 @@ def print_cost(full: Params, hardware: str) -> None:
             "",
             f"at full size, {method} on {where} and seed:",
             *lines(cost, full.launch.processes, gpus, known, cpu),
-            disk_room.line(own, Shape(config, lora_parameters(config, own))),
+            disk_room.disk_line(own, Shape(config, lora_parameters(config, own))),
         ]
         if cost.adapting:
             size = Shape(config, 0).parameters / GIGA

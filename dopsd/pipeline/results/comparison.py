@@ -12,7 +12,7 @@ from dopsd.analysis.html_report.comparison_page import comparison_page
 from dopsd.analysis.html_report.comparison_text import (
     ABSENT,
     Settings,
-    certainty,
+    certainty_text,
     of_starts,
     of_weights,
     seed_spread,
@@ -32,12 +32,12 @@ from dopsd.analysis.tables import (
     markdown_of,
     mean_curve,
     means,
-    named,
     names_of,
     paper_tables,
     points_in_words,
     row_of,
     speeds,
+    titled,
 )
 from dopsd.config.params import Params
 from dopsd.config.params_file import flat
@@ -45,7 +45,7 @@ from dopsd.core.files import WORK, read_json
 from dopsd.core.metrics import COUNTED
 from dopsd.core.statistics import gap, percent, within
 from dopsd.models.backends import in_words
-from dopsd.pipeline.results.repeat import as_text
+from dopsd.pipeline.results.repeat import repeat_text
 from dopsd.pipeline.results.run_report import refresh, staleness
 from dopsd.tasks.registry import is_graded
 from dopsd.training.run_identity import read_identity, settings_of
@@ -83,7 +83,7 @@ def markdown(
     They are: which method is better and what limits that, each run, each method over its seeds,
     methods in pairs, the cost of reaching the baseline's best accuracy, and the paper's numbers.
     """
-    names, tables = names_of(runs), named(tables, runs)
+    names, tables = names_of(runs), titled(tables, runs)
     baseline = next((name for (_, method), name in names.items() if method == baseline), baseline)
     lines = [*(f"**{text}**\n" for text in verdicts(tables["means"], tables["pairs"]))]
     lines += [f"{text}\n" for text in of_weights(runs, settings) + of_starts(runs)]
@@ -147,7 +147,7 @@ def _pairs(rows: Rows) -> list[str]:
                 *(row[name] for name in ("task", "first", "second", "seeds")),
                 gap(row["difference"], row["interval"]),
                 ", ".join(percent(value, "+") for value in row["by_seed"]),
-                certainty(row["interval"], row["by_seed"]),
+                certainty_text(row["interval"], row["by_seed"]),
             )
             for row in rows
         ),
@@ -329,4 +329,4 @@ def _settings_of(params: Params, run: Finished) -> dict[str, str]:
     shown["method"] = shown.pop(run_settings.kind)
     shown["train"] = {**shown["train"], **(record["ends"] if record else ends)}
     shown["train"]["start_from"] = run.start.folder if run.start else None
-    return {key: as_text(value) for key, value in flat(shown).items()}
+    return {key: repeat_text(value) for key, value in flat(shown).items()}

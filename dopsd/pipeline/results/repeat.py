@@ -79,7 +79,9 @@ def changed(first: dict[str, Any], second: dict[str, Any], prefix: str = "") -> 
             yield name, value, other
 
 
-def commands(key: RunKey, profile: str, changes: list[Change], commit: str | None) -> list[str]:
+def repeat_commands(
+    key: RunKey, profile: str, changes: list[Change], commit: str | None
+) -> list[str]:
     """Return the commands that repeat a run in a clone.
 
     Args:
@@ -101,7 +103,7 @@ def commands(key: RunKey, profile: str, changes: list[Change], commit: str | Non
     return [*checkout, " \\\n  ".join(lines), f"dopsd repro {target}"]
 
 
-def as_text(value: object) -> str:
+def repeat_text(value: object) -> str:
     """Return a value for readers: texts as they are, others as YAML: true and null.
 
     Within lists and sections, keys that are null are left out.
@@ -118,7 +120,7 @@ def _without_nulls(value: Any) -> Any:  # noqa: ANN401  # any value of the setti
 def rows(changes: list[Change]) -> list[tuple[str, str, str]]:
     """Return the differences for readers; a section that the profile lacks by dotted key."""
     return [
-        (key, as_text(value), as_text(of_profile))
+        (key, repeat_text(value), repeat_text(of_profile))
         for name, of_run, of_profile in changes
         for key, value in (flat({name: of_run}) if of_profile == ABSENT else {name: of_run}).items()
     ]

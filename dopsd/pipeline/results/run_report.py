@@ -34,7 +34,13 @@ from dopsd.evaluation.curve import curve_of
 from dopsd.models.adapter_files import checkpoint_names
 from dopsd.models.checkpoint_files import base_files, parameters
 from dopsd.pipeline.results.ablate import variant_of_run
-from dopsd.pipeline.results.repeat import ABSENT, as_text, commands, nearest_profile, rows
+from dopsd.pipeline.results.repeat import (
+    ABSENT,
+    nearest_profile,
+    repeat_commands,
+    repeat_text,
+    rows,
+)
 from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.registry import is_graded, package_of
 from dopsd.tracking.glossary import TRAINING
@@ -151,11 +157,11 @@ def _settings(
     commit = machine[-1]["commit"] if machine else None
     clean_commit = commit if commit and not commit.endswith("+") else None
     return Settings(
-        values={name: as_text(value) for name, value in flat(values).items()},
+        values={name: repeat_text(value) for name, value in flat(values).items()},
         planned_updates=values.get("train", {}).get("updates"),
         profile=profile,
         differences=rows(changes),
-        commands=commands(run.key, profile, changes, clean_commit) if is_same else [],
+        commands=repeat_commands(run.key, profile, changes, clean_commit) if is_same else [],
         files=_files(params, run.key.task) if is_same else [],
         is_of_other_base=any(name.startswith(BASE_KEYS) for name, *_ in changes),
         stale=staleness(run, totals),
@@ -197,8 +203,8 @@ def _difference(run: RunSettings, totals: dict[str, Any]) -> str:
     keys = sorted(before.keys() | after.keys()) if record else []
     names = [key for key in keys if before.get(key, ABSENT) != after.get(key, ABSENT)]
     texts = [
-        f"`{name}` {as_text(before.get(name, ABSENT))} in this run,"
-        f" {as_text(after.get(name, ABSENT))} now"
+        f"`{name}` {repeat_text(before.get(name, ABSENT))} in this run,"
+        f" {repeat_text(after.get(name, ABSENT))} now"
         for name in names[:SHOWN_KEYS]
     ]
     more = [f"and {len(names) - SHOWN_KEYS} more"] if len(names) > SHOWN_KEYS else []

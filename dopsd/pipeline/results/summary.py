@@ -15,7 +15,7 @@ from dopsd.core.files import read_json
 from dopsd.core.paths import LOG, MLFLOW_PAGES, report_folder
 from dopsd.core.statistics import gap, percent, within
 from dopsd.core.tables import read_log
-from dopsd.pipeline.dvc.previous import changed_settings, folder_of, is_kept
+from dopsd.pipeline.dvc.previous import changed_settings, is_kept, previous_folder
 from dopsd.pipeline.results.ablate import variant_of_run
 from dopsd.pipeline.results.run_report import refresh
 from dopsd.tasks.registry import RULES, is_graded, score_name
@@ -59,7 +59,7 @@ def previous(params: Params) -> str:
     """Return a table of results that other settings have replaced, and how to go back."""
     rows, facts = [], []
     for key in [run.key for run in params.runs if is_kept(run.key)]:
-        tested = read_json(folder_of(key) / "paired.json", "dopsd train")
+        tested = read_json(previous_folder(key) / "paired.json", "dopsd train")
         rows.append((str(key), tested["protocols"][tested["selected"]["protocol"]]))
         facts += [f"{key}:", *(f"  {line}" for line in changed_settings(key))]
         facts.append(f"  to bring it back: dopsd restore {key}")

@@ -48,7 +48,7 @@ def run_here(request: RunRequest, params: Params) -> None:
     LocalRun(params).run()
 
 
-class Command:
+class LoggedCommand:
     """A command of the run, and the file that it writes to."""
 
     def __init__(self, name: str) -> None:
@@ -116,8 +116,8 @@ class LocalRun:
         """Return the last command's exit code; that of a stopped run is not 0."""
         return (self.process.returncode if self.process else 0) or self.stopped_by
 
-    def _run_command(self, name: str, display: run_view.Display) -> Command:
-        command = Command(name)
+    def _run_command(self, name: str, display: run_view.Display) -> LoggedCommand:
+        command = LoggedCommand(name)
         env = os.environ | {LAUNCHER: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         if name in self.stages:
             self._begin(name)
@@ -153,7 +153,7 @@ class LocalRun:
                 stage.seconds = time.time() - self.starts[stage.name]
                 stage.share, stage.note = None, ""
 
-    def _read(self, command: Command) -> None:
+    def _read(self, command: LoggedCommand) -> None:
         """Bring the stages up to date with what DVC has written since the last look."""
         for line in command.new_lines():
             if match := STARTED.match(line):
@@ -165,7 +165,7 @@ class LocalRun:
                 if stage.state != run_view.DONE:  # before DVC ran again
                     stage.state = run_view.CACHED
 
-    def _view(self, command: Command) -> run_view.RunView:
+    def _view(self, command: LoggedCommand) -> run_view.RunView:
         self._read(command)
         for stage in self.stages.values():
             if stage.state == run_view.RUNNING:
@@ -196,11 +196,11 @@ class LocalRun:
         note = f" (while `{start_command('MLflow')}` runs)" if needs_server else ""
         return {"MLflow": page and f"{page}{note}"}
 
-    def _report_end(self, command: Command) -> None:
+    def _report_end(self, command: LoggedCommand) -> None:
         """Return if the run is completed."""
         status, lines = self._status(), command.lines
         if self.stopped_by:
-            outcome = run_view.saved(lines) or "no training was stopped"
+            outcome = run_view.saved_line(lines) or "no training was stopped"
             raise Code.INTERRUPTED.error(
                 f"run: stopped by {signal.Signals(self.stopped_by).name}; {outcome}; the same"
                 " command continues",

@@ -11,7 +11,7 @@ from typing import Any
 
 from dopsd.config import params_file, profiles
 from dopsd.config.loading import checked, parse_yaml, read_yaml
-from dopsd.config.named_files import require
+from dopsd.config.named_files import require_files
 from dopsd.config.params import Params
 from dopsd.config.profiles import AS_IT_STANDS, HARDWARE, PRESET
 from dopsd.core.errors import Code
@@ -118,7 +118,7 @@ def check(request: RunRequest, can_retrain: bool = False) -> Params:
     params = checked(
         params_file.with_changes(request.raw(), changes), "--set" if changes else PARAMS
     )
-    require(params)
+    require_files(params)
     if not can_retrain and (reasons := mismatched_bases(params)):
         raise Code.BASE_DIFFERS.error(reasons)
     return params

@@ -125,7 +125,7 @@ def split_code(message: str) -> tuple[str, Code]:
     return message, Code.RUN_FAILED
 
 
-def saved(lines: list[str]) -> str:
+def saved_line(lines: list[str]) -> str:
     """Return what stopped training says that it saved; empty if no training was stopped."""
     pattern = r"saved at update \d+ in \S+?(?=;|$)|no update was finished, so nothing is saved"
     outcomes = [match[0] for line in lines if (match := re.search(pattern, line))]
@@ -209,7 +209,7 @@ def window(stages: list[Stage], most: int) -> tuple[int, list[Stage], int]:
     return first, stages[first : first + most], len(stages) - first - most
 
 
-def render(view: RunView, height: int, footer: str = "") -> RenderableType:
+def render_view(view: RunView, height: int, footer: str = "") -> RenderableType:
     """Return the view as a rich renderable of at most `height` lines."""
     before, shown, after = window(view.stages, height - AROUND)
     table = Table.grid(padding=(0, 1))
@@ -276,7 +276,7 @@ class Display:
         """Show a view; without a terminal print what is new."""
         if self.live:
             footer = "" if is_last else self.footer
-            self.live.update(render(view, self.console.height, footer), refresh=True)
+            self.live.update(render_view(view, self.console.height, footer), refresh=True)
             return
         for line in self._news(view):
             self.console.print(line, markup=False, highlight=False)

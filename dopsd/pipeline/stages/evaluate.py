@@ -16,7 +16,7 @@ from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import run_folder
 from dopsd.core.progress import is_main_rank, log
 from dopsd.core.tables import write_table
-from dopsd.evaluation.curve import started_from
+from dopsd.evaluation.curve import start_of_curve
 from dopsd.evaluation.evaluator import Evaluator
 from dopsd.models.adapter_files import identity, run_checkpoints
 from dopsd.models.backends import distinct
@@ -48,11 +48,11 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         return
     updates = [0] * (1 + len(starts)) + [int(folder.name[5:]) for folder in adapters]
     base, *rows = [_row(name, u, r) for u, r in zip(updates, reports, strict=True)]
-    write_table(folder / "curve.csv", rows if started_from(folder) else [base, *rows])
-    if started_from(folder) and not start:
+    write_table(folder / "curve.csv", rows if start_of_curve(folder) else [base, *rows])
+    if start_of_curve(folder) and not start:
         log(
-            f"evaluate: {started_from(folder)} no longer holds the checkpoint that the run started"
-            " from, so its curve begins at the first checkpoint"
+            f"evaluate: {start_of_curve(folder)} no longer holds the checkpoint that the run"
+            " started from, so its curve begins at the first checkpoint"
         )
     records = distinct(record for report in reports for record in report["measured_on"])
     summary = _summary(base, rows, params.select) | {"measured_on": records}
@@ -61,7 +61,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
 
 def _start(folder: Path) -> Path | None:
     """Return the checkpoint that a run started from; None: the base, or other weights are there."""
-    if not started_from(folder):
+    if not start_of_curve(folder):
         return None
     made = read_json(folder / "train.json", "dopsd train")
     start = Path(made["started_from"])

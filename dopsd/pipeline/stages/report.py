@@ -10,7 +10,7 @@ from dopsd.core.extras import require
 from dopsd.core.files import fresh_folder, read_json, write_json
 from dopsd.core.paths import report_folder, run_folder
 from dopsd.core.tables import read_table
-from dopsd.evaluation.curve import curve_of, started_from
+from dopsd.evaluation.curve import curve_of, start_of_curve
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -26,7 +26,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     tested = read_json(folder / "test" / "paired.json", "dopsd test")
     name = params.name_of(method_name)
     log, title = read_table(folder / "train.csv"), f"{name} on {task_name}, seed {seed}"
-    start = started_from(folder)
+    start = start_of_curve(folder)
     with fresh_folder(out) as tmp:
         draw_accuracy(curve_of(folder), tested, title, start, tmp / "accuracy.png")
         draw_training(log, title, tmp / "training.png")

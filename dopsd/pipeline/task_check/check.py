@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dopsd.config.consistency import task_files
-from dopsd.config.named_files import missing
+from dopsd.config.named_files import not_there
 from dopsd.core.errors import Code, unknown
 from dopsd.core.progress import table_console
 from dopsd.models.tokenizer import TokenCounts, token_counts
@@ -52,7 +52,7 @@ def check(params: Params, name: str, answers_file: Path | None) -> None:
     if config is None:
         names = list(params.data.custom) or ["none yet; docs/own-task.md shows how to add one"]
         raise Code.UNKNOWN_NAME.error(unknown(f"task check {name}", names))
-    if lines := missing(task_files(params, name)):
+    if lines := not_there(task_files(params, name)):
         raise Code.NAMED_FILE_MISSING.error([f"{line}: no such file" for line in lines])
     task, findings = CustomTask(name, config), Findings()
     rows = read(task)

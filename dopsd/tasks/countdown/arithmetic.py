@@ -42,7 +42,7 @@ def power(base: float, exponent: float) -> complex:
 ALL = PLAIN | {ast.Div: operator.truediv, ast.Pow: power, ast.FloorDiv: operator.floordiv}
 
 
-def numbers(text: str) -> list[int]:
+def numbers_of(text: str) -> list[int]:
     """Return the runs of digits as numbers, in order; none for a text over LONGEST characters."""
     return [int(run) for run in re.findall("[0-9]+", text)] if len(text) <= LONGEST else []
 

@@ -23,7 +23,7 @@ from dopsd.tasks.countdown.arithmetic import (
     extract_strict,
     habit,
     make_problem,
-    numbers,
+    numbers_of,
     problem_from,
     prompt_of,
     solve,
@@ -226,7 +226,7 @@ your thoughts
 
 
 def _score(problem: Problem, text: str, operations: Operations, tolerance: float) -> float:
-    if sorted(numbers(text)) != sorted(problem.extra["numbers"]):
+    if sorted(numbers_of(text)) != sorted(problem.extra["numbers"]):
         return 0.0
     result = value(text, operations)
     difference = None if result is None else abs(result - problem.extra["target"])

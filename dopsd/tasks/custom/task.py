@@ -21,7 +21,7 @@ from dopsd.tasks.common.storage import DATA, as_lines
 from dopsd.tasks.custom.answers import extract
 from dopsd.tasks.custom.config import CustomTaskConfig
 from dopsd.tasks.custom.rows import SCORED_BY, RowReader, as_text
-from dopsd.tasks.custom.verifiers.command import command, mathematics
+from dopsd.tasks.custom.verifiers.command import mathematics, verifier_command
 from dopsd.tasks.custom.verifiers.config import VerifierConfig
 from dopsd.tasks.custom.verifiers.json_schema import JsonSchema
 from dopsd.tasks.custom.verifiers.python_tests import PythonTests
@@ -255,7 +255,7 @@ MAKERS: dict[str, Callable[[str, Any], Verifier]] = {
     "regex": lambda _, config: Pattern(config),
     "math": mathematics,
     "json_schema": JsonSchema,
-    "command": command,
+    "command": verifier_command,
     "python_tests": PythonTests,
 }
 

@@ -13,7 +13,7 @@ from test_literal import collected
 from dopsd.algorithms.common.base import LossOutput
 from dopsd.algorithms.common.batch import MaskedTexts, States
 from dopsd.algorithms.common.groups import Rewarded
-from dopsd.algorithms.common.masking import Text, masked
+from dopsd.algorithms.common.masking import MaskedText, masked
 from dopsd.algorithms.d_opsd.algorithm import DOpsd
 from dopsd.algorithms.d_opsd.config import DOpsdConfig
 from dopsd.algorithms.d_opsd.states import BlockSchedule
@@ -123,7 +123,9 @@ def test_batches_are_planned_in_main_memory_and_uploaded_whole(reads: list[int])
     config = DOpsdConfig(updates_per_trajectory=2, drop_remainder=False)
     collected = DOpsd(config, collector, BLOCKS).collect(policy, [], 0)
     batches = [batch for update in collected.updates for batch in update]
-    batches.append(masked(policy, [Text(r.prompt_ids, r.completion_ids, 1) for r in rollouts]))
+    batches.append(
+        masked(policy, [MaskedText(r.prompt_ids, r.completion_ids, 1) for r in rollouts])
+    )
     rewarded = [Rewarded(r, 0.5, 0.5) for r in rollouts]
     batches.append(Spg(SpgConfig(), collector, 4)._batch(policy, rewarded, 0, 0))
     batches.append(DiffuGrpo(DiffuGrpoConfig(), collector)._group(policy, rewarded, 0, 0))

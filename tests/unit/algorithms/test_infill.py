@@ -14,7 +14,7 @@ from test_literal import collected
 from dopsd.algorithms.d_opsd.states import BlockSchedule, reveal, states_by_update
 from dopsd.algorithms.d_opsd.teacher import AS_STUDENT, TeacherView, gathered
 from dopsd.algorithms.infill.config import InfillConfig
-from dopsd.algorithms.infill.lessons import Answers, lesson, view
+from dopsd.algorithms.infill.lessons import Answers, lesson, lesson_view
 from dopsd.cli.main import main
 from dopsd.config.loading import load_params
 from dopsd.core.errors import DopsdError
@@ -61,7 +61,7 @@ def shown(gold: str, **changes) -> list[str]:
     """What the teacher is shown of each block's state: `.` is a mask, and what is left is text."""
     config, problem = InfillConfig(**ALL | changes), replace(PROBLEM, answer=gold)
     found = lesson(policy(), Reader(), problem, rollout(), gold)
-    (states,) = states_by_update([rollout()], config, BLOCKS, (0, 0), [view(found, config)])
+    (states,) = states_by_update([rollout()], config, BLOCKS, (0, 0), [lesson_view(found, config)])
     is_shown = states.teacher_ids != states.student_ids
     rows = states.teacher_ids.masked_fill(~is_shown, MASK)[:, 1:].tolist()
     return ["".join(map(character, row)) for row in rows]
@@ -96,7 +96,7 @@ def test_a_tail_that_was_built_again_is_hidden_once_the_student_began_to_answer(
     for gold, expected in (("43", [1, 1]), ("4", [9, 0])):  # 3, or </answer>
         problem, config = replace(PROBLEM, answer=gold), InfillConfig(**ALL)
         found = lesson(policy(), Reader(), problem, rollout(), gold)
-        run, seen = replace(rollout(), revealed_at=steps), view(found, config)
+        run, seen = replace(rollout(), revealed_at=steps), lesson_view(found, config)
         shown_at = reveal(run, [2, 3], config, blocks, 0, seen)
         assert shown_at.sum(1).tolist() == expected
 

@@ -13,7 +13,7 @@ from test_literal import collected as collected_of
 
 from dopsd.algorithms.common.batch import MaskedTexts
 from dopsd.algorithms.common.losses import masked_diffusion_loss
-from dopsd.algorithms.common.masking import Text, masked
+from dopsd.algorithms.common.masking import MaskedText, masked
 from dopsd.algorithms.common.solutions import padded, solution
 from dopsd.algorithms.sft.config import SftConfig
 from dopsd.config.loading import load_params
@@ -85,7 +85,7 @@ def test_the_loss_is_cross_entropy_over_the_share_of_masks(fake_policy):
 
 def test_the_share_of_masks_is_uniform_and_its_inverse_is_the_weight(fake_policy):
     text = torch.full((200,), 3)
-    texts = [Text(torch.tensor([1]), text, key=key_from("t", i)) for i in range(400)]
+    texts = [MaskedText(torch.tensor([1]), text, key=key_from("t", i)) for i in range(400)]
     batch = masked(fake_policy, texts)
     share = 1 / batch.token_weight
     assert float(share.mean()) == pytest.approx(0.5, abs=0.05)
@@ -123,8 +123,8 @@ def test_a_problem_without_a_solution_is_refused_by_name():
 
 
 def test_masks_are_those_of_the_text_whatever_stands_beside_it(fake_policy):
-    one = Text(torch.tensor([1, 2]), torch.tensor([3, 4, 5, 6]), key=7)
-    other = Text(torch.tensor([1, 2, 3, 4]), torch.tensor([6, 5, 4, 3]), key=8, weight=0.5)
+    one = MaskedText(torch.tensor([1, 2]), torch.tensor([3, 4, 5, 6]), key=7)
+    other = MaskedText(torch.tensor([1, 2, 3, 4]), torch.tensor([6, 5, 4, 3]), key=8, weight=0.5)
     alone, beside = masked(fake_policy, [one]), masked(fake_policy, [one, other])
     assert torch.equal(alone.loss_mask[0], beside.loss_mask[0])
     assert alone.token_weight[0] == beside.token_weight[0] and beside.weight.tolist() == [1.0, 0.5]
@@ -139,7 +139,7 @@ def test_padding_fills_and_cuts():
 def test_texts_of_several_lengths_are_masked_and_weighed_as_each_alone(fake_policy):
     """Each token of a text weighs 1 / (t L), whatever is beside it."""
     fake_policy.table = torch.randn(8, 10, generator=torch.Generator().manual_seed(0))
-    texts = [Text(torch.tensor([2, 3]), torch.arange(2, 2 + n), key=n) for n in (2, 5, 3)]
+    texts = [MaskedText(torch.tensor([2, 3]), torch.arange(2, 2 + n), key=n) for n in (2, 5, 3)]
     together = masked(fake_policy, texts)
     assert together.targets.shape == (3, 5)
     assert together.mask[:, 2:].sum(1).tolist() == [2, 5, 3]  # padding is not seen

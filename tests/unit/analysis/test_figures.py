@@ -4,7 +4,7 @@ import pytest
 
 from dopsd.algorithms.d_opsd.config import METRICS as DISTILLATION
 from dopsd.analysis.figures import AGREEMENT, LABELS, SHARES
-from dopsd.analysis.results import differences
+from dopsd.analysis.results import differing_keys
 from dopsd.analysis.trajectory_figure import _label
 from dopsd.models.backends import in_words
 from dopsd.tracking.glossary import TRAINING
@@ -23,27 +23,27 @@ SDPA = H200 | {"attention": "sdpa", "packages": {"dopsd": "0.3.0", "torch": "2.1
 
 
 def test_scores_that_agree_have_no_line():
-    assert differences({"a": [H200], "b": [dict(H200)], "c": [H200, H200]}) == []
+    assert differing_keys({"a": [H200], "b": [dict(H200)], "c": [H200, H200]}) == []
 
 
 def test_each_difference_has_one_line_with_its_runs_and_values():
-    assert differences({"a": [H200], "b": [A100], "c": [H200]}) == [
+    assert differing_keys({"a": [H200], "b": [A100], "c": [H200]}) == [
         "device differs: NVIDIA H200 in a, c, but NVIDIA A100 in b. Elsewhere, the same code scored"
         " 77.5 on one kind of GPU and 72.8 on another."
     ]
-    fields = [line.split(" differs: ") for line in differences({"a": [H200], "b": [SDPA]})]
+    fields = [line.split(" differs: ") for line in differing_keys({"a": [H200], "b": [SDPA]})]
     assert [name for name, _ in fields] == ["attention", "torch", "flash-attn"]
     assert fields[2][1].startswith("2.8.3 in a, but none in b.")
 
 
 def test_ranks_on_two_devices_are_a_value_of_their_own():
-    (line,) = differences({"a": [H200, A100], "b": [A100]})
+    (line,) = differing_keys({"a": [H200, A100], "b": [A100]})
     assert line.startswith("device differs: NVIDIA A100 and NVIDIA H200 in a, but NVIDIA A100 in b")
-    assert differences({"a": [H200, A100], "b": [A100, H200]}) == []
+    assert differing_keys({"a": [H200, A100], "b": [A100, H200]}) == []
 
 
 def test_many_runs_fit_a_line():
-    (line,) = differences({f"r{i}": [A100 if i else H200] for i in range(8)})
+    (line,) = differing_keys({f"r{i}": [A100 if i else H200] for i in range(8)})
     assert "NVIDIA A100 in r1, r2, r3, r4, 3 more." in line
 
 

@@ -104,7 +104,10 @@ def test_both_entry_points_share_one_evaluation_of_an_adapter(project, monkeypat
 
 
 def test_the_published_protocol_is_how_the_numbers_were_made(project, capsys):
-    short, long = evaluate_checkpoint.published(256), evaluate_checkpoint.published(512)
+    short, long = (
+        evaluate_checkpoint.published_protocol(256),
+        evaluate_checkpoint.published_protocol(512),
+    )
     assert (short.batch_size, long.batch_size, short.steps, long.steps) == (8, 4, 128, 256)
     assert not short.mask_padding and short.autocast == "float16" and short.prefill == "<reasoning>"
     assert short.text_after_eos

@@ -13,7 +13,7 @@ import pytest
 from conftest import ROOT
 from error_reference import examples
 
-from dopsd.cli.explain import groups
+from dopsd.cli.explain import code_groups
 from dopsd.cli.main import main
 from dopsd.core.errors import WIDEST, Code, DopsdError
 
@@ -67,11 +67,11 @@ def test_an_example_prints_its_line_and_its_fix_works(code, project, monkeypatch
 
 def test_every_code_has_an_explanation_in_the_group_of_its_first_digit():
     assert len(examples()) >= 20  # of the most likely errors
-    listed = [list(codes) for codes in groups().values()]
+    listed = [list(codes) for codes in code_groups().values()]
     assert [code for codes in listed for code in codes] == [code.value for code in Code]
     first_digits = [{code[:2] for code in codes} for codes in listed]
     assert first_digits == [{f"D{number}"} for number in range(1, 10)]
-    for codes in groups().values():
+    for codes in code_groups().values():
         for code, texts in codes.items():
             assert texts.keys() == {"title", "cause", "fix"}, code
             assert texts["cause"].endswith(".") and texts["fix"].endswith("."), code

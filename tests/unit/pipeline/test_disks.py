@@ -17,7 +17,7 @@ from dopsd.models.adapter_files import copy_checkpoint, run_checkpoints
 from dopsd.models.llada import LladaConfig
 from dopsd.pipeline.dvc import command as dvc
 from dopsd.pipeline.dvc import disk_room
-from dopsd.pipeline.dvc.disk_room import line, missing_bytes, missing_runs, run_bytes
+from dopsd.pipeline.dvc.disk_room import disk_line, missing_bytes, missing_runs, run_bytes
 from dopsd.pipeline.dvc.pruning import remove_unwanted
 from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.pipeline.stages import select
@@ -32,7 +32,9 @@ def test_a_run_of_llada_8b_takes_what_was_counted_by_hand(monkeypatch: pytest.Mo
     weights = 32 * 128 * (3 * 8192 + 16384)
     # 20 checkpoints, of each one file, two copies of the best, and two moments of the two newest
     assert run_bytes(settings, shape) == 4 * weights * (20 + 2 + 2 * 2)
-    assert "about 17.4 GB: 20 checkpoints of 0.67 GB (one file for work/" in line(settings, shape)
+    assert "about 17.4 GB: 20 checkpoints of 0.67 GB (one file for work/" in disk_line(
+        settings, shape
+    )
     few = settings.model_copy(update={"checkpoints": CheckpointsConfig(keep="best_and_last")})
     assert run_bytes(few, shape) == 4 * weights * (2 + 2 + 2 * 1)
     assert run_bytes(few, shape, is_training=True) == 4 * weights * (20 + 2 + 2 * 2)
@@ -41,7 +43,7 @@ def test_a_run_of_llada_8b_takes_what_was_counted_by_hand(monkeypatch: pytest.Mo
     monkeypatch.setattr(disk_room, "has_links", lambda folder: False)
     # 3 places, and the best one in runs/ and in DVC's cache
     assert run_bytes(settings, shape) == 4 * weights * (3 * 20 + 2 + 2 * 2)
-    assert "(copies in work/, runs/" in line(settings, shape)
+    assert "(copies in work/, runs/" in disk_line(settings, shape)
 
 
 def test_the_demo_takes_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -90,7 +92,7 @@ def test_each_disk_takes_a_file_and_the_fullest_one_decides(
     assert disk_room.disks() == [project]
     Path("mlartifacts").symlink_to("/dev")
     assert disk_room.disks() == [project, Path("mlartifacts").absolute()]
-    assert "(one file on each of 2 disks for work/ and runs/)" in line(params, shape)
+    assert "(one file on each of 2 disks for work/ and runs/)" in disk_line(params, shape)
     free = {project: 1e12, Path("mlartifacts").absolute(): 1e3}
     monkeypatch.setattr(disk_room.shutil, "disk_usage", lambda p: SimpleNamespace(free=free[p]))
     with pytest.raises(DopsdError, match="are free"):

@@ -19,14 +19,14 @@ from dopsd.core.errors import DopsdError
 from dopsd.core.paths import RunKey
 from dopsd.pipeline.run import local as local_run
 from dopsd.pipeline.run import view as run_view
-from dopsd.pipeline.run.local import Command, LocalRun
+from dopsd.pipeline.run.local import LocalRun, LoggedCommand
 from dopsd.pipeline.run.request import PARAMS, RunRequest, check, parsed, write
 from dopsd.pipeline.run.view import Display, RunView, Stage, newest_accuracy, stage_progress
 
 
 def texts(view: RunView, height: int = 40, footer: str = "") -> list[str]:
     console = Console(file=io.StringIO(), width=100, record=True)
-    console.print(run_view.render(view, height, footer))
+    console.print(run_view.render_view(view, height, footer))
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
@@ -148,15 +148,15 @@ def test_the_newest_log_is_one_of_this_run(here):
 def test_the_output_of_a_stage_gives_reason_exit_code_and_what_was_saved():
     stopped = "dopsd: train: interrupted by SIGINT; saved at update 41 in work/train-a-b; the same"
     lines = ["Running stage 'train@a':", stopped, "ERROR: failed: train@a, exited with 130"]
-    assert run_view.saved(lines) == "saved at update 41 in work/train-a-b"
+    assert run_view.saved_line(lines) == "saved at update 41 in work/train-a-b"
     assert run_view.reason(lines) == stopped.removeprefix("dopsd: ")
-    assert run_view.reason([]) == "no output" and run_view.saved(["all is well"]) == ""
+    assert run_view.reason([]) == "no output" and run_view.saved_line(["all is well"]) == ""
     assert (run_view.exit_code(lines), run_view.exit_code([])) == (130, 0)
     assert [run_view.clock(s) for s in (0, 65.9, 3600)] == ["0:00", "1:05", "1:00:00"]
 
 
 def test_a_look_reads_what_the_command_has_written_since_the_last_one(here):
-    command = Command("repro")
+    command = LoggedCommand("repro")
     line = "Stage 'prüfen':\n".encode()
     command.path.write_bytes(b"one\ntwo\n" + line[:9])  # in the middle of a letter
     assert command.new_lines() == ["one", "two"]
@@ -170,7 +170,7 @@ def test_a_look_reads_what_the_command_has_written_since_the_last_one(here):
 
 def test_a_stage_that_ran_stays_done_when_a_later_part_finds_it_unchanged(here):
     write_params()
-    run, command = LocalRun(load_params()), Command("repro")
+    run, command = LocalRun(load_params()), LoggedCommand("repro")
     said = "Running stage 'prepare@sudoku':\n"
     for name in ("pretrain", "prepare"):
         said += f"Stage '{name}@sudoku' didn't change, skipping\n"
@@ -181,7 +181,7 @@ def test_a_stage_that_ran_stays_done_when_a_later_part_finds_it_unchanged(here):
 
 
 def test_the_command_ends_with_a_view_that_fails(here, monkeypatch):
-    class Endless(Command):
+    class Endless(LoggedCommand):
         def __init__(self, name: str) -> None:
             super().__init__(name)
             self.words = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -189,7 +189,7 @@ def test_the_command_ends_with_a_view_that_fails(here, monkeypatch):
     def broken(*_: object, **__: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr(local_run, "Command", Endless)
+    monkeypatch.setattr(local_run, "LoggedCommand", Endless)
     monkeypatch.setattr(Display, "show", broken)
     write_params()
     run = LocalRun(load_params())

@@ -109,13 +109,13 @@ def test_the_first_faulty_rows_are_named_and_the_others_counted(project: Path, c
 
 
 def test_a_base_that_scores_0_is_named_before_training():
-    from dopsd.pipeline.stages.evaluate_base import in_words
+    from dopsd.pipeline.stages.evaluate_base import settings_in_words
 
     report = {"accuracy": 0.0, "interval": [0.0, 0.088], "n": 40, "split": "validation"}
-    score, advice = in_words(report, "sums")
+    score, advice = settings_in_words(report, "sums")
     assert score == "base scores 0.0% [0.0, 8.8] on 40 validation problems"
     assert "nothing to learn" in advice and "data.sums.solution" in advice
-    assert len(in_words(report | {"accuracy": 0.025}, "sums")) == 1
+    assert len(settings_in_words(report | {"accuracy": 0.025}, "sums")) == 1
 
 
 def test_summary_shows_the_links_of_its_own_tasks(project: Path):
@@ -156,7 +156,7 @@ def test_a_profile_keeps_the_tasks_of_the_file(project: Path):
 
 def test_a_run_of_a_profile_keeps_the_tasks_and_says_how_to_repeat_it(project: Path):
     from dopsd.core.paths import RunKey
-    from dopsd.pipeline.results.repeat import as_text, nearest_profile, rows
+    from dopsd.pipeline.results.repeat import nearest_profile, repeat_text, rows
     from dopsd.pipeline.results.run_report import _files
     from dopsd.pipeline.run.request import RunRequest, check
 
@@ -169,7 +169,7 @@ def test_a_run_of_a_profile_keeps_the_tasks_and_says_how_to_repeat_it(project: P
     assert ("data.sums", SECTION | {"answer_format": [{"tag": "answer"}]}, "absent") in changes
     shown = {key: value for key, value, _ in rows(changes)}
     assert shown["data.sums.answer_format"] == '[{"tag": "answer"}]' and "data.sums" not in shown
-    assert as_text([{"boxed": None, "tag": "answer"}]) == shown["data.sums.answer_format"]
+    assert repeat_text([{"boxed": None, "tag": "answer"}]) == shown["data.sums.answer_format"]
     ((key, path, digest),) = _files(settings, "sums")
     assert (key, path) == ("data.sums.train.path", "data/external/rows.csv")
     assert digest == hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -13,7 +13,7 @@ from waiting import until
 from dopsd.core.errors import DopsdError
 from dopsd.core.types import Problem
 from dopsd.tasks.custom.verifiers import math_server
-from dopsd.tasks.custom.verifiers.command import Command, command, mathematics
+from dopsd.tasks.custom.verifiers.command import CommandVerifier, mathematics, verifier_command
 from dopsd.tasks.custom.verifiers.config import CommandConfig, MathConfig
 from dopsd.tasks.custom.verifiers.program import Limits
 
@@ -26,7 +26,7 @@ for line in sys.stdin:
 """
 EQUAL = 'float(answer == request["answer"])'
 ANSWER = f'print(json.dumps({{"id": number, "score": {EQUAL}}}), flush=True)'
-Make = Callable[..., Command]
+Make = Callable[..., CommandVerifier]
 
 
 @pytest.fixture
@@ -36,11 +36,11 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     script = tmp_path / "data/external/score.py"
     script.parent.mkdir(parents=True)
 
-    def maker(body: str, *words: str, seconds: int = 100, memory_mb: int = 400) -> Command:
+    def maker(body: str, *words: str, seconds: int = 100, memory_mb: int = 400) -> CommandVerifier:
         script.write_text(LOOP.format(body))
         program = ["python", "data/external/score.py", *words]
         config = CommandConfig(program=program, seconds=seconds, memory_mb=memory_mb)
-        return command("data.x.verifier", config)
+        return verifier_command("data.x.verifier", config)
 
     return maker
 

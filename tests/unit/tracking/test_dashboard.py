@@ -17,7 +17,7 @@ from dopsd.cli.main import main
 from dopsd.core.palette import NEUTRAL, PALETTE, shade_of
 from dopsd.tracking import dashboard
 from dopsd.tracking.client import Identity, connect, find_run, log_once, send, with_percent
-from dopsd.tracking.dashboard import link, readable_range
+from dopsd.tracking.dashboard import readable_range, view_link
 
 pytestmark = pytest.mark.full
 
@@ -153,5 +153,5 @@ def test_two_published_runs_and_a_collapsed_one_on_a_real_server(finished, serve
     code += " print(pages.experiment_pages(sys.argv[2]))"
     words = [sys.executable, "-c", code, str(ROOT / "infra/local"), server]
     pages = subprocess.check_output(words, text=True)
-    page = link(server, run.info.experiment_id, "sudoku")
+    page = view_link(server, run.info.experiment_id, "sudoku")
     assert "/runs?workflowType=machine_learning&" in page and f"'{page}'" in pages

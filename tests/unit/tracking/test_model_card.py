@@ -11,8 +11,8 @@ from conftest import write_params
 from dopsd.config.loading import load_params
 from dopsd.core.files import read_json, write_json
 from dopsd.core.paths import RunKey
-from dopsd.tracking.log_uploader import identity
-from dopsd.tracking.model_card import Origin, card, description
+from dopsd.tracking.log_uploader import mlflow_identity
+from dopsd.tracking.model_card import CardOrigin, card, description
 from dopsd.tracking.publish_run import device_hours, run_cost
 
 PAIRED = Path("runs/sudoku/d_opsd/0/test/paired.json")
@@ -25,7 +25,7 @@ def card_of(**paired: object) -> str:
     PAIRED.write_text(json.dumps(tested))
     params = load_params()
     data = {"train": "11ff", "validation": "22ff", "test": "33ff"}
-    origin = Origin(data, "c0ffee", "models:/m-1")
+    origin = CardOrigin(data, "c0ffee", "models:/m-1")
     return card(params.run("sudoku", "d_opsd", 0), params.evaluate, origin)
 
 
@@ -66,12 +66,12 @@ def test_a_run_that_is_another_method_by_its_settings_says_so(finished):
     write_params(method__espo__objective="squared", method__espo__clip_range=4e-4)
     params = load_params()
     run = params.run("sudoku", "espo", 0)
-    text = card(run, params.evaluate, Origin({}, None, "models:/m-1"))
+    text = card(run, params.evaluate, CardOrigin({}, None, "models:/m-1"))
     assert "# sudoku, espo (GDSD), seed 0" in text and "by `espo (GDSD)` (GDSD: the change" in text
     assert "* method: `espo (GDSD)`, GDSD: the change of" in text
-    tags = identity(run, params.tracking).tags
+    tags = mlflow_identity(run, params.tracking).tags
     assert tags["method"] == "espo" and tags["variant"] == "GDSD"
-    assert "variant" not in identity(params.run("sudoku", "rft", 0), params.tracking).tags
+    assert "variant" not in mlflow_identity(params.run("sudoku", "rft", 0), params.tracking).tags
 
 
 CPU, GPU = "Some Processor (CPU, 2 threads)", "NVIDIA H100 80GB HBM3"

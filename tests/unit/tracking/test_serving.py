@@ -29,7 +29,7 @@ from dopsd.models.adapter_files import ADAPTER
 from dopsd.models.checkpoint_files import INDEX
 from dopsd.serving.loader import BASE, _load_pyfunc
 from dopsd.tracking.client import connect, tracking_uri
-from dopsd.tracking.log_uploader import identity
+from dopsd.tracking.log_uploader import mlflow_identity
 
 pytestmark = pytest.mark.full
 
@@ -263,7 +263,7 @@ def test_a_published_champion_is_served_and_its_card_names_all_weights(whole, em
     assert "All weights, trained from" in card and "LoRA: none: all weights trained" in card
     assert "--merged" not in card
     params = load_params()
-    logged = identity(params.run("sudoku", "d_opsd", 0), params.tracking).params
+    logged = mlflow_identity(params.run("sudoku", "d_opsd", 0), params.tracking).params
     assert logged["train.weights"] == "all" and "lora.r" not in logged
     answer = _load_pyfunc(champion).predict(pandas.DataFrame({"problem": [PUZZLE]}))
     policy = load_policy("base/sudoku", BEST, device="cpu")

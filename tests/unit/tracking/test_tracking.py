@@ -23,7 +23,7 @@ from dopsd.models.backends import in_words
 from dopsd.tracking import client as client_module
 from dopsd.tracking import log_uploader, publish_run
 from dopsd.tracking.client import Identity, connect, find_run, send, sent_until, tracking_uri
-from dopsd.tracking.log_uploader import identity, upload_log
+from dopsd.tracking.log_uploader import mlflow_identity, upload_log
 from dopsd.tracking.model_registry import promote_champion
 from dopsd.training.run_identity import identify
 from dopsd.training.run_settings import ADAPTING
@@ -85,7 +85,7 @@ def test_a_run_that_came_through_dvc_without_its_checkpoints_has_its_best_one(tr
 def test_a_run_that_no_test_follows_ends_in_mlflow_with_its_training(tracked, monkeypatch):
     params = load_params()
     run = params.run("sudoku", "d_opsd", 0)
-    who = identity(run, params.tracking)
+    who = mlflow_identity(run, params.tracking)
 
     def status_with(last: int | None) -> str:
         upload_log(who, identify(run).folder, lambda _: True, last)
@@ -201,7 +201,7 @@ def test_a_protocol_may_be_named_by_a_number(project):
 
 def test_steps_that_the_server_has_are_not_sent_again(project):
     params = load_params()
-    who = identity(params.run("sudoku", "d_opsd", 0), params.tracking)
+    who = mlflow_identity(params.run("sudoku", "d_opsd", 0), params.tracking)
     client = connect(who.uri)
     rows = [{"update": n, "loss": float(n)} for n in (1, 2, 3)]
     run = client_module.sync(client, who, rows[:2], Path("work/x"))
@@ -322,7 +322,7 @@ def test_the_follower_sends_everything_and_ends_with_training(project):
     write_params(tracking__enabled=True)
     assert main(["train"]) == 0
     client, params = connect(tracking_uri(None)), load_params()
-    who = identity(params.run("sudoku", "d_opsd", 0), params.tracking)
+    who = mlflow_identity(params.run("sudoku", "d_opsd", 0), params.tracking)
     runs: list = []
     for _ in range(3000):  # looks without `find_run`, which would make a run beside the follower's
         experiment = client.get_experiment_by_name("dopsd")
@@ -338,7 +338,7 @@ def test_the_follower_sends_everything_and_ends_with_training(project):
 
 
 def test_another_process_may_make_the_experiment_first(project, monkeypatch):
-    run_identity = identity(load_params().run("sudoku", "d_opsd", 0), load_params().tracking)
+    run_identity = mlflow_identity(load_params().run("sudoku", "d_opsd", 0), load_params().tracking)
     client = connect(run_identity.uri)
     look, made = client.get_experiment_by_name, []
 
@@ -353,7 +353,7 @@ def test_another_process_may_make_the_experiment_first(project, monkeypatch):
 
 
 def test_a_run_that_was_created_without_its_parameters_gets_them(project):
-    who = identity(load_params().run("sudoku", "d_opsd", 0), load_params().tracking)
+    who = mlflow_identity(load_params().run("sudoku", "d_opsd", 0), load_params().tracking)
     client = connect(who.uri)
     bare = Identity(**(who.__dict__ | {"params": {}}))
     run = find_run(client, bare)

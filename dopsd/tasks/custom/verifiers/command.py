@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ROW = "row"  # in extra of a problem: the columns that the program gets
 
 
-class Command:
+class CommandVerifier:
     """Score by a program: it gets a line for each answer, and writes a line with the score."""
 
     def __init__(self, key: str, program: Program, known: str | None = None) -> None:
@@ -56,13 +56,15 @@ def _request(problem: Problem, answer: str, response: str) -> dict[str, Any]:
     return {"question": problem.prompt, "answer": answer, "response": response, ROW: cells}
 
 
-def command(key: str, config: CommandConfig) -> Command:
+def verifier_command(key: str, config: CommandConfig) -> CommandVerifier:
     """Return the verifier of a program of the user's own."""
     key = f"{key}.program"
-    return Command(key, Program(key, config.program, Limits(config.seconds, config.memory_mb)))
+    return CommandVerifier(
+        key, Program(key, config.program, Limits(config.seconds, config.memory_mb))
+    )
 
 
-def mathematics(key: str, config: MathConfig) -> Command:
+def mathematics(key: str, config: MathConfig) -> CommandVerifier:
     """Return the verifier of mathematical expressions: math-verify in a process of its own.
 
     The library limits its time by a signal, which reaches neither another thread nor a long
@@ -71,4 +73,4 @@ def mathematics(key: str, config: MathConfig) -> Command:
     require(key, "math_verify")
     words = [sys.executable, math_server.__file__, str(config.seconds)]
     limits = Limits(3 * config.seconds, config.memory_mb, 60.0)
-    return Command(key, Program(key, words, limits), known="1")
+    return CommandVerifier(key, Program(key, words, limits), known="1")

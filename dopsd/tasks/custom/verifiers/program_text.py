@@ -39,7 +39,7 @@ class _Cell(NamedTuple):
     needs: set[str]
 
 
-def parsed(text: str) -> ast.Module:
+def parsed_program(text: str) -> ast.Module:
     """Return the tree of a text that compiles.
 
     Raises:
@@ -63,7 +63,11 @@ def cell_of(text: str) -> _Cell:
     Raises:
         SyntaxError: if it does not compile.
     """
-    tree, lines, tables = parsed(text), text.split("\n"), [symtable(text, "program", "exec")]
+    tree, lines, tables = (
+        parsed_program(text),
+        text.split("\n"),
+        [symtable(text, "program", "exec")],
+    )
     idle = [s for s in tree.body if isinstance(s, ast.Expr | ast.AnnAssign)]
     words = {s for s in idle if WORD.fullmatch(lines[s.lineno - 1])}
     tree.body = [s for s in tree.body if s not in words]
@@ -168,7 +172,7 @@ def _parts(lines: list[str], before: str) -> Iterator[_Cell]:
         while start < end and tries:
             tries -= 1
             try:
-                parsed(_flush(lines[start:end]))
+                parsed_program(_flush(lines[start:end]))
             except SyntaxError as error:
                 end = min(end - 1, start + (error.lineno or 1) - 1)
             else:
@@ -190,7 +194,7 @@ def run(answer: str, before: str, tests: str, secret: int) -> None:
     leaves, fails, restore, python = SystemExit, Exception, usual.update, dict(usual)
     checks, first = compile(tests, "tests", "exec", dont_inherit=True), ast.Module([], [])
     with suppress(SyntaxError):
-        first = parsed(before)
+        first = parsed_program(before)
     begin = compile(first, "before", "exec", dont_inherit=True)
     flags, space = begin.co_flags & FUTURE, dict[str, Any]()  # as HumanEval: no __main__
     execute(begin, space)

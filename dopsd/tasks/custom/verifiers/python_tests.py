@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from dopsd.core.errors import Code
 from dopsd.tasks.custom.verifiers import program_text
 from dopsd.tasks.custom.verifiers.command import ROW
-from dopsd.tasks.custom.verifiers.row_tests import code_of
+from dopsd.tasks.custom.verifiers.row_tests import code_in
 
 if TYPE_CHECKING:
     from dopsd.core.types import Problem
@@ -93,7 +93,7 @@ class PythonTests:
                 " answers to rows of the task"
             )
         passed = f"passed {secrets.token_hex(16)}".encode()
-        before, tests = cells.get(self.config.before, ""), code_of(cells[self.config.tests])
+        before, tests = cells.get(self.config.before, ""), code_in(cells[self.config.tests])
         code = f"{getsource(program_text)}\nrun{(answer, before, tests, SECRET)!r}\n"
         limits = self.config.seconds, self.config.memory_mb
         output, status, fault = run_program(code, *limits, passed)

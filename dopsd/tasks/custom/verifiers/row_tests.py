@@ -9,7 +9,7 @@ import re
 import tokenize
 from contextlib import suppress
 
-from dopsd.tasks.custom.verifiers.program_text import parsed
+from dopsd.tasks.custom.verifiers.program_text import parsed_program
 
 LONGEST = 10**6  # characters of tests that are looked at before they run
 SPACES = (tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER)
@@ -21,7 +21,7 @@ ONLY_TELLS |= {"isinstance", "len", "range", "zip", "enumerate", "items"}
 NEVER = re.compile("False|None|0|__name__ == '__main__'|'__main__' == __name__")  # true here
 
 
-def code_of(cell: str) -> str:
+def code_in(cell: str) -> str:
     """Return a cell's code; a list of texts, as MBPP has it, is joined."""
     lines = _json_list(cell) or _python_list(cell)
     return cell if lines is None else "\n".join(lines)
@@ -52,13 +52,13 @@ def _python_list(cell: str) -> list[str] | None:
     return texts if texts and is_list and all(isinstance(t, str) for t in texts) else None
 
 
-def fault(cell: str) -> str | None:
+def tests_fault(cell: str) -> str | None:
     """Return why tests test nothing; None if they can fail."""
-    code = code_of(cell)
+    code = code_in(cell)
     if len(code) > LONGEST:
         return None
     try:
-        tree = parsed(code)
+        tree = parsed_program(code)
         functions = {s.name: s for s in tree.body if isinstance(s, FUNCTION)}
         if any(_can_fail(statement, functions) for statement in tree.body):
             return None
