@@ -190,7 +190,9 @@ def test_chats_longer_than_the_length_are_counted_and_leave_nothing_to_learn(sou
     roles, text = ("system", "user", "assistant"), "1 2 3 4 1 2 3 4"
     turns = [{"role": role, "content": text} for role in roles]
     chats.write_text((json.dumps({"messages": turns}) + "\n") * 2)
-    write({"adapt__learn": {"traces": {"path": str(chats)}, "length": 5}})
+    traces = f"adapt.learn.traces={{path: {chats}}}"
+    assert main(["params", "--set", traces, "--set", "adapt.learn.length=5"]) == 0
+    capsys.readouterr()
     assert main(["check"]) == 0
     said = capsys.readouterr().out
     assert "adapt.learn: 2 of 2 responses have more than 5 tokens" in said
