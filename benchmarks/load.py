@@ -37,7 +37,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import httpx
 import psutil
@@ -293,7 +292,7 @@ def check_curve(folder: Path, size: int) -> None:
     from dopsd.core.tables import read_table
 
     expected = list(range(1, size + 1))
-    folders = sorted(int(path.name[5:]) for path in (folder / CELL / "train").iterdir())
+    folders = sorted(int(path.name[5:]) for path in (folder / CELL / "train").glob("step-*"))
     curve = [row["update"] for row in read_table(folder / CELL / "curve.csv")]
     assert folders == expected, f"{len(folders)} checkpoints of {size}"
     assert curve == [0, *expected], f"{len(curve) - 1} accuracies of {size}"
@@ -408,9 +407,8 @@ def served(folder: Path, is_postgres: bool) -> Iterator[tuple[Any, Server]]:
     from workspace import Workspace
 
     with ExitStack() as stack:
-        stack.enter_context(patch.dict(os.environ, QUIET))
         workspace = Workspace(folder)
-        workspace.env |= {"PREFECT_LOGGING_LEVEL": "WARNING"}
+        workspace.env |= QUIET | {"PREFECT_LOGGING_LEVEL": "WARNING"}
         if is_postgres:
             database = Postgres(port := free_port(), SECRETS)
             stack.callback(database.stop)
@@ -419,7 +417,7 @@ def served(folder: Path, is_postgres: bool) -> Iterator[tuple[Any, Server]]:
         stack.enter_context(services(workspace))
         lines = (workspace.folder / "work/services/env").read_text().splitlines()
         api = next(line.partition("=")[2] for line in lines if "PREFECT_API_URL" in line)
-        os.environ["PREFECT_API_URL"] = workspace.env["PREFECT_API_URL"] = api
+        workspace.env["PREFECT_API_URL"] = api
         server = Server(api)
         server.post("/work_pools/dopsd", {"is_paused": True}, "PATCH")
         yield workspace, server
@@ -472,8 +470,7 @@ def ask(server: Server, size: int, memory: float) -> list[Measured]:
 
 def attach(workspace: Any, size: int, run: str, name: str) -> Measured:
     """Return what `dopsd attach` takes for a run that has ended."""
-    env = workspace.env | {"PYTHONPATH": f"{workspace.folder}", "OMP_NUM_THREADS": "1"}
-    row = dopsd(workspace.folder, size, "attach", run, name=name, env=env)
+    row = dopsd(workspace.folder, size, "attach", run, name=name, env=workspace.env)
     said = (workspace.folder / "output.txt").read_text()
     assert f"{run}: completed" in said, f"attach {run}: {said[-500:]}"
     return row
@@ -492,7 +489,7 @@ def with_many_evaluations(workspace: Any, server: Server) -> Measured:
 
 def check_queue(server: Server) -> None:
     """Check that the running run is found behind QUEUED later ones, and the first queued one."""
-    from prefect.client.orchestration import get_client
+    from prefect.client.orchestration import SyncPrefectClient
 
     from flows import runs
 
@@ -500,7 +497,7 @@ def check_queue(server: Server) -> None:
     server.set_state(running, "RUNNING")
     for number in range(QUEUED):
         server.queued(f"queued-{number}", 3600 + number)
-    with get_client(sync_client=True) as client:
+    with SyncPrefectClient(str(server.client.base_url)) as client:
         for name in (None, "running", running[:13], "queued-0", f"queued-{QUEUED - 1}", "run-0"):
             found = runs.find(client, "attach", name).name
             expected = "running" if name in (None, running[:13]) else name
