@@ -98,7 +98,7 @@ def test_what_is_learnt_from_and_under_which_masks(project):
     assert batch.advantage.tolist() == pytest.approx(expected[expected != 0].tolist(), abs=1e-6)
     assert loop.counters["trajectories"] == len(batch) == len(taught) > 0
     assert not torch.equal(batch.loss_mask[:, 0], batch.loss_mask[:, 1])
-    again, other = (loop.algorithm._batch(loop.policy, taught, n, 0) for n in (number, number + 1))
+    again, other = (loop.algorithm.batch(loop.policy, taught, n, 0) for n in (number, number + 1))
     assert torch.equal(again.ids, batch.ids) and not torch.equal(other.ids, batch.ids)
 
 
@@ -147,9 +147,9 @@ def test_completions_without_an_advantage_or_without_a_bound_are_left_out(projec
     loop = moved("spg", negative="none")
     kinds = [(1.0, 0.0), (1.0, 0.5), (0.0, -0.5)]
     rewarded = [Rewarded(None, *kind) for kind in kinds]
-    assert list(map(loop.algorithm._teaches, rewarded)) == [False, True, False]
+    assert loop.algorithm.taught(rewarded) == rewarded[1:2]
     loop = moved("spg")
-    assert list(map(loop.algorithm._teaches, rewarded)) == [False, True, True]
+    assert loop.algorithm.taught(rewarded) == rewarded[1:]
     stats = SimpleNamespace(counters={"trajectories": 3}, metrics=None)
     loop.algorithm.groups = SimpleNamespace(sample=lambda *_: ([rewarded[:1]], stats))
     collected = loop.algorithm.collect(loop.policy, [], 0)
@@ -160,7 +160,7 @@ def test_rows_alone_and_draw_by_draw_give_the_loss_of_all(project):
     loop, batch = collected("spg", group_size=3, iterations=1)
     whole, losses = loop.algorithm.loss(loop.policy, batch), []
     for most in (2, 1):  # sequences at once, of a row that has two
-        loop.algorithm.most = most
+        loop.algorithm.max_sequences = most
         parts = batch.split(1)
         losses.append(sum(loop.algorithm.loss(loop.policy, part).total.item() for part in parts))
     assert losses == pytest.approx([whole.total.item()] * 2, abs=1e-4)
