@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ class Comparison:
         dtype: torch.dtype,
         shape: tuple[int, ...],
         shares: dict[str, float],
-        kernels: ModuleType,
+        kernels: ModuleType | SimpleNamespace,
         device: str | torch.device = "cpu",
     ) -> None:
         self.dtype, self.shape, self.shares = dtype, shape, shares

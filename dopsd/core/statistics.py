@@ -64,6 +64,11 @@ def bootstrap(values: Sequence[float], resamples: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def interval_of(scores: Sequence[float], is_graded: bool, resamples: int) -> tuple[float, float]:
+    """Return the interval of a mean: Wilson's of 0/1 scores, or a bootstrap of partial ones."""
+    return bootstrap(scores, resamples) if is_graded else wilson(round(sum(scores)), len(scores))
+
+
 def percent(share: float, sign: str = "") -> str:
     """Return a share as a percentage, without the sign `%`: 0.643 as 64.3.
 

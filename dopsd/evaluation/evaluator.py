@@ -17,7 +17,7 @@ from torch import Tensor
 from dopsd.core.files import WORK, verified, with_digest, write_json
 from dopsd.core.fingerprint import key_from, sha256
 from dopsd.core.progress import Progress, is_main_rank, log
-from dopsd.core.statistics import bootstrap, wilson
+from dopsd.core.statistics import interval_of
 from dopsd.core.types import EvalReport, Problem, Score
 from dopsd.evaluation.generate import Answer, Answering, Trials, wait_for_others
 from dopsd.models.adapter_files import identity
@@ -227,18 +227,13 @@ def report(
         max(score.score for score in attempt_scores) for attempt_scores in scores_by_problem
     ]
 
-    def interval(values: list[float]) -> tuple[float, float]:
-        return (
-            bootstrap(values, resamples) if task.graded else wilson(round(sum(values)), len(values))
-        )
-
     values = [score.score for score in first_scores]
     return EvalReport(
         task=task.name,
         split=prompt_set.split,
         protocol=protocol.decisive(),
         accuracy=sum(values) / len(values),
-        interval=interval(values),
+        interval=interval_of(values, task.graded, resamples),
         n=len(values),
         whole=sum(score.correct for score in first_scores) / len(values),
         figures={
@@ -247,7 +242,7 @@ def report(
         },
         attempts=attempts,
         pass_at_k=sum(best_scores) / len(best_scores),
-        pass_at_k_interval=interval(best_scores),
+        pass_at_k_interval=interval_of(best_scores, task.graded, resamples),
         per_problem={
             problem.id: value for problem, value in zip(prompt_set.problems, values, strict=True)
         },

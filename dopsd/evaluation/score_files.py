@@ -18,7 +18,7 @@ from dopsd.core.files import rewrite
 from dopsd.core.machine import package_version
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import table_console
-from dopsd.core.statistics import bootstrap, wilson
+from dopsd.core.statistics import interval_of
 from dopsd.evaluation.config import EvaluateConfig
 from dopsd.tasks.common.config import TaskConfig
 from dopsd.tasks.common.json_files import DECODER
@@ -103,11 +103,7 @@ def summarise(file: str, scores: Sequence[Score], task: Task) -> Line:
     for score in scores:
         for name, value in score.figures.items():
             sums.add(name, value)
-    interval = (
-        bootstrap(values, RESAMPLES)
-        if task.graded
-        else wilson(sum(v.correct for v in scores), len(values))
-    )
+    interval = interval_of(values, task.graded, RESAMPLES)
     return Line(file, len(values), sum(values) / len(values), interval, sums.means())
 
 

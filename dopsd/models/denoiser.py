@@ -27,49 +27,32 @@ logging.disable_progress_bar()  # stages show their own progress
 class DenoiserConfig(PretrainedConfig):
     """Settings in config.json of a masked diffusion model, by the names that dopsd reads.
 
-    Attributes:
-        output_shift: 0: the state at position i predicts token i; 1: it predicts token i + 1.
-        attention_patterns: the patterns that the model class computes.
-        block_size: tokens of a block, if no token sees a later block; None: each sees all.
-        block_alignment: where blocks are counted from: the first token of the sequence, so that a
-            prompt may end inside a block, or the first of the completion.
-        d_model: D, width of the hidden states.
-        n_layers: number of blocks.
-        embedding_size: V, rows of the embedding.
-        max_sequence_length: tokens of prompt and completion that the model was trained for.
-        mask_token_id: id of the mask.
-        mask_token: text of the mask, which tokenizers of published checkpoints may lack; or empty.
-        eos_token_id: id that ends a text, and fills padding.
-        tokenizer_name: transformers' class for a tokenizer that comes with its own code and without
-            a tokenizer.json; or empty.
-        end_of_turn: text of the token that ends a turn, which may be sampled; or empty.
-        text_ends_with_turn: whether it ends a text too, in place of eos_token_id.
-        template_options: arguments of the chat template, as the base's authors give them.
-        weight_tying: whether the head shares the weights of the embedding.
-        has_fused_kernels: whether the model's `fuse` is written.
-        head_module: the head's full name in the model; it is not quantised.
-        in_file: those of OF_THE_CLASS that a file may set after all.
+    Its eos_token_id ends a text, and fills padding.
     """
 
-    in_file: ClassVar[tuple[str, ...]] = ()
+    in_file: ClassVar[tuple[str, ...]] = ()  # those of OF_THE_CLASS that a file may set after all
     if TYPE_CHECKING:  # transformers turns every annotation that it sees into a required field
-        output_shift: int
-        attention_patterns: tuple[Attention, ...]
-        block_size: int | None
+        output_shift: int  # 0: the state at position i predicts token i; 1: it predicts token i + 1
+        attention_patterns: tuple[Attention, ...]  # which the model class computes
+        block_size: int | None  # tokens of a block, if no token sees a later block
+        # where blocks are counted from: the first token of the sequence, so that a prompt may end
+        # inside a block, or the first of the completion
         block_alignment: Alignment
-        d_model: int
-        n_layers: int
-        embedding_size: int
-        max_sequence_length: int
+        d_model: int  # D, width of the hidden states
+        n_layers: int  # number of blocks
+        embedding_size: int  # V, rows of the embedding
+        max_sequence_length: int  # tokens of prompt and completion that it was trained for
         mask_token_id: int
-        mask_token: str
+        mask_token: str  # text of the mask, which tokenizers of published files may lack; or empty
+        # transformers' class for a tokenizer that comes with its own code and without a
+        # tokenizer.json; or empty
         tokenizer_name: str
-        end_of_turn: str
-        text_ends_with_turn: bool
-        template_options: dict[str, bool]
-        weight_tying: bool
-        has_fused_kernels: bool
-        head_module: str
+        end_of_turn: str  # text of the token that ends a turn, which may be sampled; or empty
+        text_ends_with_turn: bool  # whether it ends a text too, in place of eos_token_id
+        template_options: dict[str, bool]  # of the chat template, as the base's authors give them
+        weight_tying: bool  # whether the head shares the weights of the embedding
+        has_fused_kernels: bool  # whether the model's `fuse` is written
+        head_module: str  # the head's full name in the model; it is not quantised
     else:
         output_shift = 0
         has_fused_kernels = False

@@ -10,16 +10,13 @@ class KVCache:
     Where attention is over all positions, the kept keys and values are no longer exact once a token
     in the window changes. Under block-causal attention those of finished blocks are: no token sees
     a later block. Such a cache grows, window by window.
-
-    Attributes:
-        grows: whether a window sees only what is before its end, and may be new.
-        layers: keys and values [B, heads, T, width] of each layer; None before the first forward.
-        hidden: [B, T, D] of the last whole forward, if the model's output is shifted.
     """
 
     def __init__(self, layers: int, grows: bool = False) -> None:
-        self.grows = grows
+        self.grows = grows  # whether a window sees only what is before its end, and may be new
+        # keys and values [B, heads, T, width] of each layer; None before the first forward
         self.layers: list[tuple[Tensor, Tensor] | None] = [None] * layers
+        # [B, T, D] of the last whole forward, if the model's output is shifted
         self.hidden: Tensor | None = None
 
     def joined(

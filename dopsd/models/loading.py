@@ -71,12 +71,29 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
     Args:
         on_host: keep the weights in main memory, to be sharded onto the device later.
     """
+    import torch
+    from transformers import AutoModelForMaskedLM
+
+    from dopsd.models.denoiser import Denoiser
+
     folder = Path(model.path)
     require_base(folder)
     check_kernels(model, device)
     if device.type == "cpu":
         keep_freed_memory()
-    weights = read_weights(model, device, on_host)
+    config = config_of(model)
+    check_folder(folder, config)
+    weights: Denoiser = AutoModelForMaskedLM.from_pretrained(  # tensor by tensor, onto the GPU
+        folder,
+        config=config,
+        dtype=getattr(torch, model.dtype),
+        attn_implementation=attention_of(model, device, config),
+        quantization_config=None if model.quantization == "none" else nf4(config.head_module),
+        device_map=None if on_host or device.type == "cpu" else {"": device},
+        use_safetensors=True,
+        local_files_only=True,
+    )
+    require_members(weights.config.model_type, weights, Denoiser)
     check_repeated(folder, weights.config)
     if model.quantization == "none":
         check_finite(weights.named_parameters(), folder)
@@ -105,29 +122,3 @@ def build_model(config: DenoiserConfig) -> Denoiser:
 
     model: Denoiser = AutoModelForMaskedLM.from_config(config)
     return model
-
-
-def read_weights(model: ModelConfig, device: torch.device, on_host: bool) -> Denoiser:
-    """Load the weights onto the device, one tensor at a time.
-
-    On a GPU, main memory never holds a second copy.
-    """
-    import torch
-    from transformers import AutoModelForMaskedLM
-
-    from dopsd.models.denoiser import Denoiser
-
-    config = config_of(model)
-    check_folder(Path(model.path), config)
-    weights: Denoiser = AutoModelForMaskedLM.from_pretrained(
-        model.path,
-        config=config,
-        dtype=getattr(torch, model.dtype),
-        attn_implementation=attention_of(model, device, config),
-        quantization_config=None if model.quantization == "none" else nf4(config.head_module),
-        device_map=None if on_host or device.type == "cpu" else {"": device},
-        use_safetensors=True,
-        local_files_only=True,
-    )
-    require_members(weights.config.model_type, weights, Denoiser)
-    return weights

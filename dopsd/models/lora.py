@@ -197,12 +197,10 @@ class LowRankLinear(Linear):
 
     Adapters are kept in float32 and multiplied in the dtype of their inputs, as under autocast: the
     rounding of B A x is below that of the sum.
-
-    Attributes:
-        recomputes_dropout: whether dropout is computed again for the backward pass, which saves 2
-            bytes of each number instead of 5 on a GPU; adapters of one input share them.
     """
 
+    # whether dropout is computed again for the backward pass, which saves 2 bytes of each number
+    # instead of 5 on a GPU; adapters of one input share them
     recomputes_dropout = False
 
     def forward(self, x: Tensor, *args: object, **kwargs: object) -> Tensor:

@@ -169,17 +169,13 @@ def suppress_tokens(tokenizer: PreTrainedTokenizerBase, config: DenoiserConfig) 
 
 
 class TokenCounts:
-    """The texts of a checkpoint folder's tokenizer.
-
-    Attributes:
-        longest: tokens of prompt and completion that the model was trained for.
-    """
+    """The texts of a checkpoint folder's tokenizer."""
 
     def __init__(self, folder: Path) -> None:
         from dopsd.models.registry import read_config
 
         self.config = read_config(folder)
-        self.longest: int = self.config.max_sequence_length
+        self.longest: int = self.config.max_sequence_length  # tokens of prompt and completion
         self.tokenizer = load_tokenizer(folder, self.config)
         self.plain = PlainTokens(self.tokenizer, self.config)
 

@@ -7,9 +7,9 @@ whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -43,13 +43,8 @@ class GenerationRequest:
     hints: Tensor | None = None  # [G], mask_id where there is no hint
 
 
-class Sampler(Protocol):
-    """A function that denoises requests in one batch, and returns rollouts in their order."""
-
-    def __call__(
-        self, model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
-    ) -> list[Rollout]:
-        """Return one rollout per request."""
+# denoises requests in one batch, and returns rollouts in their order
+Sampler = Callable[["Forward", Sequence[GenerationRequest], Decoding], list[Rollout]]
 
 
 def choose(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 from dopsd.api.sampling import sample, trace
 from dopsd.api.settings import run_settings
@@ -81,16 +80,6 @@ def _check_files(folder: Path, digests: dict[str, str], advice: str) -> None:
 COLUMNS = ("problem", "prompt")  # two names of the same column
 
 
-class _Table(Protocol):
-    """What is needed of MLflow's pandas.DataFrame."""
-
-    def __contains__(self, name: object) -> bool:
-        """Return whether there is a column."""
-
-    def __getitem__(self, name: str) -> Iterable[object]:
-        """Return a column."""
-
-
 class ServedModel:
     """A policy with the settings of its run, as MLflow asks it."""
 
@@ -99,7 +88,9 @@ class ServedModel:
         self.lock = Lock()  # the server answers in several threads, and a policy has one state
 
     def predict(
-        self, model_input: _Table, params: dict[str, Any] | None = None
+        self,
+        model_input: Any,  # noqa: ANN401  # MLflow's pandas.DataFrame
+        params: dict[str, Any] | None = None,
     ) -> list[dict[str, Any]]:
         """Return an answer for each row: `text`, and `trace` if it was asked for.
 
@@ -133,7 +124,7 @@ class ServedModel:
         return answer | ({"trace": steps} if has_trace else {})
 
 
-def _texts(table: _Table) -> list[str]:
+def _texts(table: Any) -> list[str]:  # noqa: ANN401  # as of `predict`
     names = [name for name in COLUMNS if name in table]
     if len(names) != 1:
         raise Code.ARGUMENT.error(f"request: expected one of the columns {' and '.join(COLUMNS)}")

@@ -80,13 +80,7 @@ def one_pass(
 
 
 class MicroBatches:
-    """The micro-batch size of a run: set or measured, and halved whenever memory runs out.
-
-    Attributes:
-        size: most sequences in one pass; 0 means not measured yet.
-        tokens: most tokens in one pass, with padding; 0 means any number. `auto` measures it,
-            because long sequences take more memory than short ones.
-    """
+    """The micro-batch size of a run: set or measured, and halved whenever memory runs out."""
 
     def __init__(
         self, requested: int | str, device: torch.device, optimizer: Optimizer | None = None
@@ -102,7 +96,10 @@ class MicroBatches:
                 "train.micro_batch_states: auto needs an NVIDIA GPU or Linux to measure memory;"
                 " set a number"
             )
-        self.size, self.tokens = 0 if isinstance(requested, str) else requested, 0
+        self.size = 0 if isinstance(requested, str) else requested  # sequences; 0: not measured yet
+        # most tokens in one pass, with padding; 0: any number. `auto` measures it, because long
+        # sequences take more memory than short ones
+        self.tokens = 0
         self.device, self.optimizer = device, optimizer
 
     def sequences(self, batch: Batch) -> int:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import stdev
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from dopsd.algorithms.common.base import Collected
 from dopsd.core.types import Problem, Rollout
 from dopsd.rollout.collector import RolloutCollector, RolloutGroup, RolloutStats
 from dopsd.rollout.config import CollectorConfig
 
 if TYPE_CHECKING:
     from dopsd.algorithms.common.base import AlgorithmContext
+    from dopsd.algorithms.common.batch import Batch
     from dopsd.algorithms.common.config import GroupConfig
     from dopsd.models.policy import Policy
 
@@ -106,3 +109,33 @@ class RewardedGroups:
         if self.config.reward == "correct":
             return [float(right) for right in is_correct], is_correct
         return [task.reward(problem, plain) for plain in texts], is_correct
+
+
+class GroupMethod(ABC):
+    """Compares rewards within groups of rollouts, and makes several updates per collect."""
+
+    normalize_by_all_prompts = False
+    baseline: Baseline = "mean"
+
+    def __init__(self, config: Any, collector: RolloutCollector, max_sequences: int) -> None:  # noqa: ANN401  # an IteratedGroupConfig
+        self.config, self.collector, self.max_sequences = config, collector, max_sequences
+        self.groups = RewardedGroups(config, collector, self.baseline)
+
+    def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
+        """Sample and reward groups, and return one update per inner iteration."""
+        groups, stats = self.groups.sample(policy, problems, collect)
+        taught = [item for group in groups for item in self.taught(group)]
+        iterations = range(self.config.iterations if taught else 0)
+        updates = [[self.batch(policy, taught, collect, n)] for n in iterations]
+        counters = stats.counters | {"trajectories": len(taught)}
+        return Collected(updates, RolloutStats(counters, stats.metrics))
+
+    def taught(self, group: list[Rewarded]) -> list[Rewarded]:
+        """Return what a group teaches: all of it, if a method leaves nothing out."""
+        return group
+
+    @abstractmethod
+    def batch(
+        self, policy: Policy, taught: Sequence[Rewarded], collect: int, iteration: int
+    ) -> Batch:
+        """Return the batch of an update; every iteration has its own masks."""

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
+from dopsd.algorithms.common.base import AlgorithmContext, LossOutput
 from dopsd.algorithms.common.batch import GroupBatch
-from dopsd.algorithms.common.groups import Rewarded, RewardedGroups, group_collector
+from dopsd.algorithms.common.groups import GroupMethod, Rewarded, group_collector
 from dopsd.algorithms.common.losses import clipped_gain, kl_estimate, metric_sums, token_logps
 from dopsd.algorithms.common.views import Completions, rollout_keys
-from dopsd.core.types import Problem
-from dopsd.rollout.collector import RolloutCollector
 
 if TYPE_CHECKING:
     from dopsd.algorithms.diffu_grpo.config import DiffuGrpoConfig
@@ -28,37 +26,23 @@ if TYPE_CHECKING:
 
 def build(config: DiffuGrpoConfig, context: AlgorithmContext) -> DiffuGrpo:
     """Return the algorithm with its settings and the run's context."""
-    return DiffuGrpo(config, group_collector(config, context))
+    return DiffuGrpo(config, group_collector(config, context), context.sequences_at_once)
 
 
-class DiffuGrpo:
+class DiffuGrpo(GroupMethod):
     """Compare rewards within groups of rollouts, and make several updates per collect."""
 
+    config: DiffuGrpoConfig
     normalize_by_all_prompts = False  # weights are token counts; advantages are in the batch
 
-    def __init__(self, config: DiffuGrpoConfig, collector: RolloutCollector) -> None:
-        self.config, self.collector = config, collector
-        self.groups = RewardedGroups(config, collector)
-
-    def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
-        """Sample and reward groups, and return one update per inner iteration.
-
-        Every update has its own masks of the prompt, and log-probabilities under the current and
-        the initial policy.
-        """
-        groups, stats = self.groups.sample(policy, problems, collect)
-        rewarded = [item for group in groups for item in group]
-        iterations = range(self.config.iterations if rewarded else 0)
-        return Collected([[self._group(policy, rewarded, collect, n)] for n in iterations], stats)
-
-    def _group(
-        self, policy: Policy, rewarded: Sequence[Rewarded], collect: int, iteration: int
+    def batch(
+        self, policy: Policy, taught: Sequence[Rewarded], collect: int, iteration: int
     ) -> GroupBatch:
         """Mask completions fully, and prompt tokens with probability `prompt_mask`.
 
-        Every iteration has its own masks.
+        The log-probabilities are those under the current and the initial policy.
         """
-        rollouts = [item.rollout for item in rewarded]
+        rollouts = [item.rollout for item in taught]
         texts, seed = Completions.of(policy, rollouts), self.collector.seed
         keys = rollout_keys(rollouts, "diffu_grpo", seed, collect, iteration)
         prompts = texts.masked_prompts(keys, self.config.prompt_mask, policy.mask_id)
@@ -69,7 +53,7 @@ class DiffuGrpo:
             texts.mask,
             targets,
             completion_mask,
-            torch.tensor([item.advantage for item in rewarded]),
+            torch.tensor([item.advantage for item in taught]),
             torch.zeros(targets.shape),
             torch.zeros(targets.shape),
             completion_mask.sum(1).float(),

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
+from dopsd.algorithms.common.base import AlgorithmContext, LossOutput
 from dopsd.algorithms.common.batch import Batch
-from dopsd.algorithms.common.groups import Rewarded, RewardedGroups, group_collector
+from dopsd.algorithms.common.groups import GroupMethod, Rewarded, group_collector
 from dopsd.algorithms.common.losses import clipped_gain, kl_estimate, metric_sums
 from dopsd.algorithms.common.views import Completions, Views, random_ranks, view_logps
 from dopsd.core.rng import fold_in, key_from, uniform
-from dopsd.core.types import Problem, Rollout
-from dopsd.rollout.collector import RolloutCollector
+from dopsd.core.types import Rollout
 
 if TYPE_CHECKING:
     from dopsd.algorithms.espo.config import EspoConfig
@@ -33,34 +32,24 @@ def build(config: EspoConfig, context: AlgorithmContext) -> Espo:
     return Espo(config, group_collector(config, context), context.sequences_at_once)
 
 
-class Espo:
+class Espo(GroupMethod):
     """Compare rewards within groups of rollouts, and make several updates per collect."""
 
+    config: EspoConfig
+    baseline = "loo"
     normalize_by_all_prompts = False  # the mean over completions, or tokens; they hold advantages
 
-    def __init__(self, config: EspoConfig, collector: RolloutCollector, max_sequences: int) -> None:
-        self.config, self.collector, self.max_sequences = config, collector, max_sequences
-        self.groups = RewardedGroups(config, collector, "loo")
-
-    def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
-        """Sample and reward groups, and return one update per inner iteration.
-
-        Every update has its own masks, and log-probabilities under the current and the initial
-        policy.
-        """
-        groups, stats = self.groups.sample(policy, problems, collect)
-        rewarded = [item for group in groups for item in group]
-        iterations = range(self.config.iterations if rewarded else 0)
-        return Collected([[self._group(policy, rewarded, collect, n)] for n in iterations], stats)
-
-    def _group(
-        self, policy: Policy, rewarded: Sequence[Rewarded], collect: int, iteration: int
+    def batch(
+        self, policy: Policy, taught: Sequence[Rewarded], collect: int, iteration: int
     ) -> CoupledViews:
-        """Return the completions under the masks of an iteration."""
-        rollouts = [item.rollout for item in rewarded]
+        """Return the completions under the masks of an iteration.
+
+        The log-probabilities are those under the current and the initial policy.
+        """
+        rollouts = [item.rollout for item in taught]
         texts = Completions.of(policy, rollouts)
         batch = self._masked(policy, texts, self._draw(rollouts, collect, iteration))
-        advantage = torch.tensor([item.advantage for item in rewarded])
+        advantage = torch.tensor([item.advantage for item in taught])
         batch = batch.with_tensors(advantage=advantage).to(policy.device)
         old_logps = self._logps(policy, batch)
         with policy.reference():

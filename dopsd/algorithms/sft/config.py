@@ -80,7 +80,7 @@ def _held_out(share: str) -> Metric:
         rf"$\frac{{1}}{{t L}} \sum_{{k \text{{ masked}}}} -\ln p(y_k)$ at $t = {share}$, mean over"
         " at most 32 held-out texts (`held_out_every`), always masked alike: of the validation"
         " split, or the first of `traces`, one in 20",
-        "dopsd.algorithms.sft.held_out.HeldOut.measure",
+        "dopsd.algorithms.sft.algorithm.HeldOut.measure",
         f"how surprised the model is by texts that it does not learn, with {share} of them masked",
     )
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
+from dopsd.algorithms.common.base import AlgorithmContext, LossOutput
 from dopsd.algorithms.common.batch import Batch
-from dopsd.algorithms.common.groups import Rewarded, RewardedGroups, group_collector
+from dopsd.algorithms.common.groups import GroupMethod, Rewarded, group_collector
 from dopsd.algorithms.common.losses import metric_sums
 from dopsd.algorithms.common.views import (
     Completions,
@@ -27,8 +27,6 @@ from dopsd.algorithms.common.views import (
 )
 from dopsd.core.errors import Code
 from dopsd.core.rng import fold_in, uniform
-from dopsd.core.types import Problem
-from dopsd.rollout.collector import RolloutCollector, RolloutStats
 
 if TYPE_CHECKING:
     from dopsd.algorithms.spg.config import SpgConfig
@@ -46,31 +44,18 @@ def build(config: SpgConfig, context: AlgorithmContext) -> Spg:
     return Spg(config, group_collector(config, context), context.sequences_at_once)
 
 
-class Spg:
+class Spg(GroupMethod):
     """Raise a lower bound of better completions, and lower an upper bound of worse ones."""
 
+    config: SpgConfig
     normalize_by_all_prompts = False  # weights are token counts; advantages are in the batch
 
-    def __init__(self, config: SpgConfig, collector: RolloutCollector, max_sequences: int) -> None:
-        self.config, self.collector, self.most = config, collector, max_sequences
-        self.groups = RewardedGroups(config, collector)
+    def taught(self, group: list[Rewarded]) -> list[Rewarded]:
+        """Leave out completions without an advantage; with `negative: none` the worse ones too."""
+        has_negative = self.config.negative != "none"
+        return [i for i in group if i.advantage > 0 or (i.advantage < 0 and has_negative)]
 
-    def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
-        """Sample and reward groups, and return one update per inner iteration.
-
-        Completions without an advantage are left out; with `negative: none` the worse ones too.
-        """
-        groups, stats = self.groups.sample(policy, problems, collect)
-        taught = [item for group in groups for item in group if self._teaches(item)]
-        iterations = range(self.config.iterations if taught else 0)
-        updates = [[self._batch(policy, taught, collect, n)] for n in iterations]
-        counters = stats.counters | {"trajectories": len(taught)}
-        return Collected(updates, RolloutStats(counters, stats.metrics))
-
-    def _teaches(self, item: Rewarded) -> bool:
-        return item.advantage > 0 or (item.advantage < 0 and self.config.negative != "none")
-
-    def _batch(
+    def batch(
         self, policy: Policy, taught: Sequence[Rewarded], collect: int, iteration: int
     ) -> BoundedCompletions:
         """Draw the masks of an update, and mask prompt tokens with probability `prompt_mask`."""
@@ -106,7 +91,7 @@ class Spg:
     def loss(self, policy: Policy, batch: BoundedCompletions) -> LossOutput:
         """Return -sum L A lp over completions of L tokens; lp is a bound, in nats per token."""
         views = Views(batch.ids, batch.attention_mask(), batch.targets, batch.on_host("loss_mask"))
-        logps, c = view_logps(policy, views, self.most), self.config
+        logps, c = view_logps(policy, views, self.max_sequences), self.config
         lower = lower_bound(logps, batch.loss_mask)
         upper = upper_bound(logps, batch.loss_mask, batch.weight, c.eubo_beta)
         share = {"mix": c.mix_weight, "eubo": 1.0, "elbo": 0.0, "none": 0.0}[c.negative]

@@ -7,17 +7,16 @@ completion is the sum over its tokens, from one forward of the fully masked comp
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from dopsd.algorithms.common.base import AlgorithmContext, Collected, LossOutput
+from dopsd.algorithms.common.base import AlgorithmContext, LossOutput
 from dopsd.algorithms.common.batch import MaskedTexts
-from dopsd.algorithms.common.groups import RewardedGroups, group_collector
+from dopsd.algorithms.common.groups import GroupMethod, Rewarded, group_collector
 from dopsd.algorithms.common.losses import metric_sums
 from dopsd.algorithms.common.views import Completions, Views, rollout_keys, view_logps
-from dopsd.core.types import Problem, Rollout
-from dopsd.rollout.collector import RolloutCollector, RolloutStats
 
 if TYPE_CHECKING:
     from dopsd.algorithms.wd1.config import Wd1Config
@@ -26,49 +25,33 @@ if TYPE_CHECKING:
 
 def build(config: Wd1Config, context: AlgorithmContext) -> Wd1:
     """Return the algorithm with its settings and the run's context."""
-    return Wd1(config, group_collector(config, context))
+    return Wd1(config, group_collector(config, context), context.sequences_at_once)
 
 
-class Wd1:
+class Wd1(GroupMethod):
     """Raise the likelihood of the better completions of a group, and lower that of the worse."""
 
+    config: Wd1Config
     normalize_by_all_prompts = True  # the mean over groups: weights of a group add up to 0
 
-    def __init__(self, config: Wd1Config, collector: RolloutCollector) -> None:
-        self.config, self.collector = config, collector
-        self.groups = RewardedGroups(config, collector)
+    def taught(self, group: list[Rewarded]) -> list[Rewarded]:
+        """Put weights in place of advantages, and leave out completions of weight 0.
 
-    def collect(self, policy: Policy, problems: list[Problem], collect: int) -> Collected:
-        """Sample and reward groups, and return one update per inner iteration.
-
-        Completions of weight 0 are left out, such as those of a group with one reward.
+        Such are those of a group with one reward.
         """
-        groups, stats = self.groups.sample(policy, problems, collect)
-        weighted = []
-        for group in groups:
-            weights = group_weights([item.advantage for item in group])
-            pairs = zip(group, weights, strict=True)
-            weighted += [(item.rollout, weight) for item, weight in pairs if weight]
-        updates = [
-            [self._batch(policy, weighted, collect, iteration)]
-            for iteration in range(self.config.iterations if weighted else 0)
-        ]
-        counters = stats.counters | {"trajectories": len(weighted)}
-        return Collected(updates, RolloutStats(counters, stats.metrics))
+        weights = group_weights([item.advantage for item in group])
+        pairs = zip(group, weights, strict=True)
+        return [replace(item, advantage=weight) for item, weight in pairs if weight]
 
-    def _batch(
-        self,
-        policy: Policy,
-        weighted: Sequence[tuple[Rollout, float]],
-        collect: int,
-        iteration: int,
+    def batch(
+        self, policy: Policy, taught: Sequence[Rewarded], collect: int, iteration: int
     ) -> MaskedTexts:
         """Mask completions fully, and prompt tokens with probability `prompt_mask`."""
-        rollouts = [rollout for rollout, _ in weighted]
+        rollouts = [item.rollout for item in taught]
         texts, seed = Completions.of(policy, rollouts), self.collector.seed
         keys = rollout_keys(rollouts, "wd1", seed, collect, iteration)
         prompts = texts.masked_prompts(keys, self.config.prompt_mask, policy.mask_id)
-        weight = torch.tensor([weight for _, weight in weighted])
+        weight = torch.tensor([item.advantage for item in taught])
         return MaskedTexts(
             torch.cat([prompts, torch.full_like(texts.targets, policy.mask_id)], 1),
             texts.mask,

@@ -153,7 +153,8 @@ def of_all(facts: ComparisonFacts) -> list[str]:
             0,
             f"Only {words.counted(seeds, 'seed')} can be compared. Other seeds may give other"
             f" values. {ENOUGH_SEEDS} seeds or more are better:"
-            f" `dopsd params --set 'matrix.seeds={more}'` and `dopsd repro`, which keeps finished runs.",
+            f" `dopsd params --set 'matrix.seeds={more}'` and `dopsd repro`, which keeps finished"
+            " runs.",
         )
     if on_test:
         texts.append(

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel  # evaluates annotations
 from transformers.modeling_outputs import MaskedLMOutput
 
-from dopsd.models.common.decoder_config import DecoderConfig  # as above
 from dopsd.models.common.layout import Layout
-from dopsd.models.denoiser import Denoiser
+from dopsd.models.denoiser import Denoiser, DenoiserConfig  # as above
 from dopsd.models.kv_cache import KVCache
 
 
@@ -64,7 +63,9 @@ def states(
 
 
 class DecoderForMaskedLM(Denoiser):
-    """A trunk with its head, by transformers' names: `model` and, unless tied, `lm_head`.
+    """A trunk with its head, by transformers' names: `model` and `lm_head`.
+
+    There is no `lm_head` if its weights are tied, or if the trunk has the head.
 
     A subclass with a config_class of its own registers both with transformers' Auto classes.
     """
@@ -91,12 +92,13 @@ class DecoderForMaskedLM(Denoiser):
         AutoConfig.register(config_class.model_type, config_class)
         AutoModelForMaskedLM.register(config_class, cls)
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DenoiserConfig) -> None:
         super().__init__(config)
         self.model = self.trunk_class(config)
-        if not config.weight_tying:
+        if config.head_module == "lm_head" and not config.weight_tying:
             self.lm_head = nn.Linear(config.d_model, config.embedding_size, bias=False)
-        for module in self.model.layers.modules():
+        blocks: Any = self.blocks()
+        for module in blocks.modules():
             if hasattr(module, "is_causal"):
                 module.is_causal = False
         self.post_init()
@@ -133,7 +135,9 @@ class DecoderForMaskedLM(Denoiser):
 
     def get_output_embeddings(self) -> nn.Module:
         """Return the layer whose weight is the head: the embedding if weights are tied."""
-        return self.get_input_embeddings() if self.config.weight_tying else self.lm_head
+        if self.config.weight_tying:
+            return self.get_input_embeddings()
+        return self.get_submodule(self.config.head_module)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> MaskedLMOutput:
         """Return the logits [B, T, V] of input_ids [B, T], as transformers' callers expect."""

@@ -15,21 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layout:
-    """The tokens of a forward: a window of a sequence, and perhaps a masked copy of its last ones.
+    """The tokens of a forward: a window of a sequence, and perhaps a masked copy of the last."""
 
-    Attributes:
-        first: position of the window's first token; those before it are in the cache.
-        end: position after the last token, the copy included.
-        copied: tokens of the copy, which stand at the positions of their first copy.
-        block_size: tokens of a block; None: every token sees every other.
-        alignment: where blocks are counted from: the first token of the sequence, or that of the
-            completion, whose length is a multiple of them, so that it is the end.
-    """
-
-    first: int
-    end: int
-    copied: int
-    block_size: int | None
+    first: int  # position of the window's first token; those before it are in the cache
+    end: int  # position after the last token, the copy included
+    copied: int  # tokens of the copy, which stand at the positions of their first copy
+    block_size: int | None  # tokens of a block; None: every token sees every other
+    # where blocks are counted from: the first token of the sequence, or that of the completion,
+    # whose length is a multiple of them, so that it is the end
     alignment: Alignment = "completion"
 
     @classmethod

@@ -1,7 +1,9 @@
 """RMSNorm, rotary embeddings and SwiGLU with the operators `dopsd::*`, and their gradients.
 
-On a GPU an operator is one Triton kernel, or two for queries and keys. It reads its arguments and
-writes its results once, so that its traffic is the bytes of both; what it overwrites counts twice.
+On a GPU an operator is one Triton kernel, of liger-kernel or ours, or two for queries and keys. It
+reads its arguments and writes its results once, so that its traffic is the bytes of both; what it
+overwrites counts twice. The kernels' packages are imported at the first call.
+
 What is kept for the backward pass, in bytes per token, layer and unit of width D in 16-bit numbers,
 with 3 D in the feed-forward as in LLaDA-8B:
 
@@ -17,12 +19,11 @@ Together 28. Plain torch keeps 38, or 46 with dropout of adapters: each norm its
 SwiGLU silu(gate) too, and each adapter a copy of its input and a mask of a byte.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from dopsd.models.kernels import launch  # registers the kernels
 from dopsd.models.kernels.operators import (
     Kernels,
     add_rms_norm,
@@ -34,24 +35,10 @@ from dopsd.models.kernels.operators import (
     swiglu_backward_,
 )
 
-__all__ = ["FusedKernels", "launch"]
-
-
-class Context(Protocol):
-    """What autograd hands from a forward to its backward pass."""
-
-    saved_tensors: tuple[Tensor, ...]
-    needs_input_grad: tuple[bool, ...]
-    inverse: bool  # of rotary
-
-    def save_for_backward(self, *tensors: Tensor) -> None:
-        """Keep tensors."""
-
-    def mark_non_differentiable(self, *tensors: Tensor) -> None:
-        """Declare outputs without a gradient."""
-
-    def set_materialize_grads(self, value: bool) -> None:
-        """Declare whether an absent gradient is given as zeros."""
+Context = Any  # what autograd hands from a forward to its backward pass
+# liger's offset of the weight, and its casting mode "llama": values are rounded before the weight
+WEIGHT = (0.0, 0)
+ROWS = 4  # of a program of the norms' backward pass
 
 
 class FusedKernels(Kernels):
@@ -160,3 +147,128 @@ def _swiglu_gradients(ctx: Context, grad: Tensor) -> tuple[Tensor, Tensor]:
 add_rms_norm.register_autograd(_add_norm_gradients, setup_context=_saved_by_add_norm)
 rotary.register_autograd(_rotary_gradients, setup_context=_saved_by_rotary)
 swiglu.register_autograd(_swiglu_gradients, setup_context=_saved_by_swiglu)
+
+
+@rms_norm.register_kernel("cuda")
+def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    from liger_kernel.ops.rms_norm import rms_norm_forward
+
+    with torch.cuda.device_of(x):
+        y, _, scale, *_ = rms_norm_forward(x.contiguous(), weight, eps, *WEIGHT, row_mode=True)
+    return y, scale.view(x.shape[:-1])
+
+
+@add_rms_norm.register_kernel("cuda")
+def _add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    from liger_kernel.ops.fused_add_rms_norm import fused_add_rms_norm_forward
+
+    with torch.cuda.device_of(x):
+        y, total, scale, *_ = fused_add_rms_norm_forward(
+            x.contiguous(), residual.contiguous(), weight, eps, *WEIGHT
+        )
+    return y, total, scale.view(x.shape[:-1])
+
+
+@rms_norm_backward.register_kernel("cuda")
+def _rms_norm_backward(
+    grad: Tensor, x: Tensor, weight: Tensor, scale: Tensor, with_weight: bool
+) -> tuple[Tensor, Tensor]:
+    from liger_kernel.ops.rms_norm import rms_norm_backward as backward
+    from liger_kernel.ops.utils import calculate_settings
+
+    if not with_weight:
+        return _of_input(grad, None, x, weight, scale), weight.new_empty(0)
+    width = x.shape[-1]
+    with torch.cuda.device_of(x):
+        of_x, of_weight = backward(
+            grad.contiguous(),
+            x.reshape(-1, width),
+            weight,
+            scale.reshape(-1),
+            *WEIGHT,
+            *calculate_settings(width),
+            in_place=False,
+            row_mode=True,
+        )
+    return of_x, of_weight
+
+
+@add_rms_norm_backward.register_kernel("cuda")
+def _add_rms_norm_backward(
+    grad: Tensor, of_total: Tensor, total: Tensor, weight: Tensor, scale: Tensor, with_weight: bool
+) -> tuple[Tensor, Tensor]:
+    if not with_weight:
+        return _of_input(grad, of_total, total, weight, scale), weight.new_empty(0)
+    of_norm, of_weight = _rms_norm_backward(grad, total, weight, scale, with_weight)
+    return of_norm.add_(of_total), of_weight
+
+
+def _of_input(
+    grad: Tensor, of_total: Tensor | None, x: Tensor, weight: Tensor, scale: Tensor
+) -> Tensor:
+    """Return the gradient of a norm's input x, plus `of_total`.
+
+    liger-kernel's own launcher compiles its kernel for each number of rows, and starts no more
+    programs than the gradient of the weight, which is frozen here, would allow.
+    """
+    from liger_kernel.ops.fused_add_rms_norm import _fused_add_rms_norm_backward_kernel as kernel
+    from liger_kernel.ops.utils import calculate_settings, torch_to_triton_dtype
+
+    width, rows = x.shape[-1], scale.numel()
+    block, warps = calculate_settings(width)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    beside = grad if of_total is None else of_total.contiguous()
+    with torch.cuda.device_of(x):
+        kernel[(-(-rows // ROWS),)](
+            grad.contiguous(),
+            width,
+            beside,
+            width,
+            out,
+            width,
+            x.contiguous(),
+            width,
+            torch_to_triton_dtype[x.dtype],
+            weight,
+            1,
+            scale.contiguous(),
+            1,
+            None,  # gradient of the weight
+            0,
+            rows,
+            width,
+            WEIGHT[0],
+            ROWS,
+            WEIGHT[1],
+            BLOCK_SIZE=block,
+            has_dS_out=of_total is not None,
+            COMPUTE_DW=False,
+            num_warps=warps,
+        )
+    return out
+
+
+@rotary.register_kernel("cuda")
+def _rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, inverse: bool) -> tuple[Tensor, Tensor]:
+    from dopsd.models.kernels.triton_rotary import rotate
+
+    cos, sin = cos.contiguous(), sin.contiguous()
+    with torch.cuda.device_of(q):
+        return rotate(q, cos, sin, inverse), rotate(k, cos, sin, inverse)
+
+
+@swiglu.register_kernel("cuda")
+def _swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    from liger_kernel.ops.swiglu import swiglu_forward
+
+    product: Tensor = swiglu_forward(gate.contiguous(), up.contiguous())[2]
+    return product
+
+
+@swiglu_backward_.register_kernel("cuda")
+def _swiglu_backward_(grad: Tensor, gate: Tensor, up: Tensor) -> None:
+    from liger_kernel.ops.swiglu import swiglu_backward
+
+    swiglu_backward(gate, up, grad.contiguous())

@@ -1,6 +1,6 @@
 """The operators `dopsd::*` on a CPU: what plain torch and its gradients compute, to the bit.
 
-At the end are their shapes without values; launch.py registers their Triton kernels for GPUs.
+At the end are their shapes without values; fused.py registers their Triton kernels for GPUs.
 """
 
 import torch

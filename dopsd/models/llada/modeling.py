@@ -9,12 +9,9 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM
-from transformers.modeling_outputs import MaskedLMOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from dopsd.core.errors import Code
-from dopsd.models.denoiser import Denoiser
+from dopsd.models.common.decoder import DecoderForMaskedLM
 from dopsd.models.kernels.operators import Kernels, rope_tables
 from dopsd.models.kv_cache import KVCache
 from dopsd.models.llada.configuration import LladaConfig
@@ -99,6 +96,7 @@ class LladaTrunk(nn.Module):
 
     gradient_checkpointing = False  # both are set by model.gradient_checkpointing_enable()
     _gradient_checkpointing_func: Callable[..., Tensor]
+    _no_split_modules = ["LladaBlock"]  # noqa: RUF012
 
     def __init__(self, config: LladaConfig) -> None:
         super().__init__()
@@ -121,8 +119,13 @@ class LladaTrunk(nn.Module):
         attention_mask: Tensor | None = None,
         kv_cache: KVCache | None = None,
         cache_positions: slice | None = None,
+        copied: int = 0,
     ) -> Tensor:
-        """Return the hidden states [B, T, D] of ids [B, T]; for the cache see Denoiser.trunk."""
+        """Return the hidden states [B, T, D] of ids [B, T]; for the arguments see Denoiser.trunk.
+
+        Flash attention takes a mask [B, T] to remove padding, sdpa [B, 1, 1, T]; both boolean.
+        """
+        assert not copied, "every token sees every other"
         width = self.config.d_model // self.config.n_heads
         first, end = (
             (0, ids.shape[1])
@@ -131,12 +134,14 @@ class LladaTrunk(nn.Module):
         )
         cos, sin = rope_tables(end, width, self.config.rope_theta, ids.device)
         rope = cos[first:], sin[first:]
-        mask = self._mask(attention_mask)
+        mask, is_flash = attention_mask, self.config._attn_implementation.startswith("flash")
+        if mask is not None and not is_flash:
+            mask = mask[:, None, None, :].bool()
         # also in eval mode, in which training with dropout 0 runs
         is_recomputing = self.gradient_checkpointing and torch.is_grad_enabled()
         x = self.transformer["wte"](ids)
         past = None if kv_cache is None else (kv_cache, cache_positions)
-        for block in self.blocks:
+        for block in self.transformer["blocks"].children():
             x = (
                 self._gradient_checkpointing_func(block, x, rope, mask)
                 if is_recomputing
@@ -145,65 +150,21 @@ class LladaTrunk(nn.Module):
         hidden: Tensor = self.transformer["ln_f"](x)
         return hidden
 
-    @property
-    def blocks(self) -> nn.ModuleList:
-        """The blocks, first to last."""
-        blocks = self.transformer["blocks"]
-        assert isinstance(blocks, nn.ModuleList)
-        return blocks
 
-    def _mask(self, attention_mask: Tensor | None) -> Tensor | None:
-        """Return the mask as the attention function takes it.
-
-        Flash attention takes [B, T] to remove padding, sdpa [B, 1, 1, T]; both boolean.
-        """
-        if attention_mask is None or self.config._attn_implementation.startswith("flash"):
-            return attention_mask
-        return attention_mask[:, None, None, :].bool()
-
-
-class LladaForMaskedLM(Denoiser):
-    """LLaDA with its head; `model` is the trunk, `head` the projection to the vocabulary."""
+class LladaForMaskedLM(DecoderForMaskedLM):
+    """LLaDA with its head, which is a part of the trunk."""
 
     config_class = LladaConfig
-    model: LladaTrunk
-    base_model_prefix = "model"
-    main_input_name = "input_ids"
-    _no_split_modules = ["LladaBlock"]  # noqa: RUF012
-    _supports_sdpa = True
-    _supports_flash_attn = True
-    _supports_attention_backend = True
-    supports_gradient_checkpointing = True
-
-    def __init__(self, config: LladaConfig) -> None:
-        super().__init__(config)
-        if config._attn_implementation not in ALL_ATTENTION_FUNCTIONS:
-            raise Code.UNSUPPORTED_MODEL.error(
-                f"attention {config._attn_implementation!r} is not supported by LLaDA; use sdpa"
-            )
-        self.model = LladaTrunk(config)
-        self.post_init()
+    trunk_class = LladaTrunk
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)
 
-    def trunk(
-        self,
-        ids: Tensor,
-        attention_mask: Tensor | None = None,
-        kv_cache: KVCache | None = None,
-        cache_positions: slice | None = None,
-        copied: int = 0,
-    ) -> Tensor:
-        """Return the last hidden states [B, T, D] (see Denoiser.trunk)."""
-        assert not copied, "every token sees every other"
-        hidden: Tensor = self.model(ids, attention_mask, kv_cache, cache_positions)
-        return hidden
-
     def blocks(self) -> nn.ModuleList:
         """Return the blocks, first to last."""
-        return self.model.blocks
+        blocks: nn.ModuleList = self.model.transformer["blocks"]
+        return blocks
 
     def fuse(self) -> None:
         """Compute norms, rotary embeddings and SwiGLU with fused kernels."""
@@ -214,26 +175,7 @@ class LladaForMaskedLM(Denoiser):
                 module.kernels = FusedKernels()
         self.is_fused = True
 
-    def new_kv_cache(self) -> KVCache:
-        """Return an empty cache."""
-        return KVCache(self.config.n_layers)
-
     def get_input_embeddings(self) -> nn.Module:
         """Return the token embedding."""
-        return self.model.transformer["wte"]
-
-    def get_output_embeddings(self) -> nn.Module:
-        """Return the layer whose weight is the head: the embedding if weights are tied."""
-        return self.model.transformer["wte" if self.config.weight_tying else "ff_out"]
-
-    def head(self, hidden: Tensor) -> Tensor:
-        """Project hidden states [..., D] to logits [..., V]."""
-        return nn.functional.linear(hidden, self.get_output_embeddings().get_parameter("weight"))
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> MaskedLMOutput:
-        """Return the logits [B, T, V] of input_ids [B, T], as transformers' callers expect."""
-        return MaskedLMOutput(logits=self.head(self.model(input_ids, attention_mask)))
-
-
-AutoConfig.register("llada", LladaConfig)
-AutoModelForMaskedLM.register(LladaConfig, LladaForMaskedLM)
+        embedding: nn.Module = self.model.transformer["wte"]
+        return embedding

@@ -24,7 +24,7 @@ from dopsd.core.extras import require
 from dopsd.core.files import WORK, append_lines, fresh_folder, read_lines, write_json
 from dopsd.core.paths import REPORTS
 from dopsd.core.progress import Progress, log
-from dopsd.core.statistics import bootstrap, wilson
+from dopsd.core.statistics import interval_of
 from dopsd.core.types import Problem
 from dopsd.models.backends import distinct, measured_on
 from dopsd.models.llm_policy import LlmPolicy, load_policy
@@ -72,9 +72,7 @@ def run(params: Params, task_name: str) -> dict[str, Any]:
 
 
 def _figures(values: list[float], task: Task, resamples: int) -> dict[str, Any]:
-    interval = (
-        bootstrap(values, resamples) if task.graded else wilson(round(sum(values)), len(values))
-    )
+    interval = interval_of(values, task.graded, resamples)
     return {"accuracy": sum(values) / len(values), "interval": interval, "n": len(values)}
 
 

@@ -21,16 +21,11 @@ class AskingTask:
 
     Prompt style `compact` is the question alone; `instructions` (the task's own, or those of
     `prompt_file`) explain it to a model.
-
-    Attributes:
-        name: the task's name in params.yaml.
-        graded: whether answers get partial scores.
-        instructions: the text that explains the task to a model.
     """
 
-    name: str
-    graded = False
-    instructions: str
+    name: str  # in params.yaml
+    graded = False  # whether answers get partial scores
+    instructions: str  # the text that explains the task to a model
 
     def __init__(self, config: TaskConfig) -> None:
         self.config, self.scoring = config, config.scoring

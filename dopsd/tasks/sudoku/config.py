@@ -8,8 +8,6 @@ from dopsd.core.metrics import Metric
 from dopsd.core.settings import Count, Whole
 from dopsd.tasks.common.config import TaughtTaskConfig
 
-GRIDS = 288  # solution grids of size 4x4
-
 
 class SudokuConfig(TaughtTaskConfig):
     """Settings of 4x4 Sudoku: puzzles with one solution, in splits that share no solution grid."""

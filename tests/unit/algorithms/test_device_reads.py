@@ -127,11 +127,11 @@ def test_batches_are_planned_in_main_memory_and_uploaded_whole(reads: list[int])
         masked(policy, [MaskedText(r.prompt_ids, r.completion_ids, 1) for r in rollouts])
     )
     rewarded = [Rewarded(r, 0.5, 0.5) for r in rollouts]
-    batches.append(Spg(SpgConfig(), collector, 4)._batch(policy, rewarded, 0, 0))
-    batches.append(DiffuGrpo(DiffuGrpoConfig(), collector)._group(policy, rewarded, 0, 0))
-    batches.append(Wd1(Wd1Config(), collector)._batch(policy, [(r, 0.5) for r in rollouts], 0, 0))
+    batches.append(Spg(SpgConfig(), collector, 4).batch(policy, rewarded, 0, 0))
+    batches.append(DiffuGrpo(DiffuGrpoConfig(), collector, 4).batch(policy, rewarded, 0, 0))
+    batches.append(Wd1(Wd1Config(), collector, 4).batch(policy, rewarded, 0, 0))
     batches.append(Vrpo(VrpoConfig(), collector, 4)._pairs(policy, [(*rollouts,)], 0))
-    batches.append(Espo(EspoConfig(), collector, 4)._group(policy, rewarded, 0, 0))
+    batches.append(Espo(EspoConfig(), collector, 4).batch(policy, rewarded, 0, 0))
     assert len(batches) == 8 and not reads
     assert all(value.is_meta for batch in batches for value in batch.tensors().values())
 

@@ -78,7 +78,7 @@ def test_prompts_of_other_lengths_do_not_change_log_probabilities(project):
     groups, _ = loop.algorithm.groups.sample(loop.policy, loop.order.of(0), 0)
     cut, *others = groups[0]
     short = replace(cut.rollout, prompt_ids=cut.rollout.prompt_ids[12:])
-    batch = loop.algorithm._group(loop.policy, [replace(cut, rollout=short), *others], 0, 0)
+    batch = loop.algorithm.batch(loop.policy, [replace(cut, rollout=short), *others], 0, 0)
     assert batch.mask.sum(1).diff().tolist() == [12, 0]
     alone = torch.stack([each(loop, batch, row) for row in range(3)])
     torch.testing.assert_close(batch.old_logps, alone, rtol=1e-4, atol=1e-5)

@@ -97,7 +97,7 @@ def test_what_is_learnt_from_and_under_which_masks(project):
     assert batch.advantage.tolist() == pytest.approx(expected[expected != 0].tolist(), abs=1e-6)
     assert loop.counters["trajectories"] == len(batch) == len(taught) > 0
     assert not torch.equal(batch.loss_mask[:, 0], batch.loss_mask[:, 1])
-    again, other = (loop.algorithm._batch(loop.policy, taught, n, 0) for n in (number, number + 1))
+    again, other = (loop.algorithm.batch(loop.policy, taught, n, 0) for n in (number, number + 1))
     assert torch.equal(again.ids, batch.ids) and not torch.equal(other.ids, batch.ids)
 
 
@@ -146,9 +146,9 @@ def test_completions_without_an_advantage_or_without_a_bound_are_left_out(projec
     loop = moved("spg", negative="none")
     kinds = [(1.0, 0.0), (1.0, 0.5), (0.0, -0.5)]
     rewarded = [Rewarded(None, *kind) for kind in kinds]
-    assert list(map(loop.algorithm._teaches, rewarded)) == [False, True, False]
+    assert loop.algorithm.taught(rewarded) == rewarded[1:2]
     loop = moved("spg")
-    assert list(map(loop.algorithm._teaches, rewarded)) == [False, True, True]
+    assert loop.algorithm.taught(rewarded) == rewarded[1:]
     stats = SimpleNamespace(counters={"trajectories": 3}, metrics=None)
     loop.algorithm.groups = SimpleNamespace(sample=lambda *_: ([rewarded[:1]], stats))
     collected = loop.algorithm.collect(loop.policy, [], 0)

@@ -11,8 +11,9 @@ from toys import rewrite, save_toy
 
 from dopsd.algorithms.registry import ALGORITHMS
 from dopsd.core.errors import DopsdError
+from dopsd.models.common.decoder import DecoderForMaskedLM
 from dopsd.models.config import ModelConfig
-from dopsd.models.llada import LladaConfig, LladaForMaskedLM
+from dopsd.models.llada import LladaConfig
 from dopsd.models.llm_policy import load_policy
 from dopsd.models.registry import ARCHITECTURES, Traits, config_class, registering_module, traits
 from dopsd.training.trainer import refuse_unseen
@@ -72,7 +73,7 @@ def test_an_incomplete_architecture_is_refused_with_the_missing_member(
     shifted: Path, monkeypatch: pytest.MonkeyPatch, member: str
 ):
     load_policy(ModelConfig(path=str(shifted)), None, 0)
-    kind = LladaConfig if member == "linear_shapes" else LladaForMaskedLM
+    kind = LladaConfig if member == "linear_shapes" else DecoderForMaskedLM
     monkeypatch.delattr(kind, member)
     message = f"architecture shifted-llada: Shifted[A-Za-z]+ has no {member}; add the members of "
     with pytest.raises(DopsdError, match=message):

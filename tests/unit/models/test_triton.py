@@ -17,7 +17,7 @@ import torch
 from conftest import ROOT
 from torch import Tensor
 
-from dopsd.models.kernels import launch, operators
+from dopsd.models.kernels import fused, operators
 
 WHY = "needs liger-kernel and triton, which have wheels for Linux alone"
 triton = pytest.importorskip("triton", reason=WHY)
@@ -136,7 +136,7 @@ def test_a_kernel_compiles_for_each_gpu_and_moves_the_bytes_that_it_is_charged(
     family = "blackwell" if capability == 100 else "hopper"
     monkeypatch.setattr("liger_kernel.ops.swiglu.infer_device_arch", lambda: family)
     given = calls()[name]
-    call: Callable[..., object] = getattr(launch, name)
+    call: Callable[..., object] = getattr(fused, f"_{name}")
     call(*given)
     of_rows = of_shared = 0
     for one in launches:

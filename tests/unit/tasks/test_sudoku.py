@@ -11,8 +11,15 @@ from texts import PUBLISHED, needs_golden
 from dopsd.core.errors import DopsdError
 from dopsd.core.types import Problem
 from dopsd.tasks.sudoku.config import SudokuConfig
-from dopsd.tasks.sudoku.grids import all_grids, is_valid, make_puzzle, solutions
-from dopsd.tasks.sudoku.task import Sudoku, extract, read_published
+from dopsd.tasks.sudoku.task import (
+    Sudoku,
+    all_grids,
+    extract,
+    is_valid,
+    make_puzzle,
+    read_published,
+    solutions,
+)
 
 GRID = "1234341221434321"
 PROBLEM = Problem("p", "0234341221434320", GRID)

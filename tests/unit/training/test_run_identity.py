@@ -238,7 +238,9 @@ def test_other_code_continues_when_a_person_says_so_and_its_history_is_kept(othe
     assert [entry["code"] == "before" for entry in history] == [True, False]
     made = json.loads(OUT.with_suffix(".json").read_text())
     assert made["first_code"] == "before" and made["code"] == history[1]["code"]
-    assert first_code(load_params().run("sudoku", "d_opsd", 0)) == "before"  # names MLflow's run
+    assert (
+        identify(load_params().run("sudoku", "d_opsd", 0)).first_code == "before"
+    )  # names MLflow's run
     assert train() == 0 and updates == [5, 6]  # asked once
 
 
