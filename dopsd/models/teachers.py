@@ -11,7 +11,7 @@ import torch
 from peft import PeftModel
 from torch import Tensor
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.tensor_files import save_tensors
 from dopsd.models import lora
 from dopsd.models.adapter_files import ADAPTER, check_shards, has_all_weights, read_adapter
@@ -117,10 +117,9 @@ class WeightContexts:
                 train and none were kept.
         """
         if self.is_merged:
-            raise DopsdError(
+            raise Code.MERGING.error(
                 "merged: the initial policy is not available while adapters are in the weights",
-                exit_code=1,
-                code=Code.MERGING,
+                1,
             )
         if self.start:
             return self._computing_with(self.start)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from dopsd.algorithms.common.base import Algorithm, LossOutput
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 from dopsd.core.metrics import MetricSums
 from dopsd.core.progress import log
 from dopsd.distributed.process_group import SingleProcess
@@ -70,11 +70,10 @@ def one_pass(
     except torch.OutOfMemoryError:
         if not policy.needs_lockstep:
             return None
-        raise DopsdError(
+        raise Code.OUT_OF_MEMORY.error(
             "train: out of memory with launch.shard; set train.micro_batch_states to a lower"
             " number, then the same command continues",
-            exit_code=1,
-            code=Code.OUT_OF_MEMORY,
+            1,
         ) from None
     return LossOutput(output.total.detach(), output.metrics)
 
@@ -126,11 +125,10 @@ class MicroBatches:
         """Allow half of the rows of a micro-batch for which memory ran out."""
         states, fewer = len(failed) * failed.forwards, len(failed) // 2 * failed.forwards
         if not fewer:
-            raise DopsdError(
+            raise Code.OUT_OF_MEMORY.error(
                 f"train: out of memory at {states} state{'s' * (states > 1)} per pass; run `dopsd"
                 " params --set train.gradient_checkpointing=true`, then the same command continues",
-                exit_code=1,
-                code=Code.OUT_OF_MEMORY,
+                1,
             )
         if self.tokens:
             self.tokens = fewer * failed.padded_length

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
-from dopsd.core.errors import Code, DopsdError
+from dopsd.core.errors import Code
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -128,12 +128,11 @@ def optimizer_step(
         sum_gradients(parameters)
     norm = torch.nn.utils.clip_grad_norm_(parameters, settings.grad_clip).item()
     if not math.isfinite(norm):
-        raise DopsdError(
+        raise Code.NOT_FINITE.error(
             f"train: loss or gradient is not finite at update {update + 1}; nothing after the last"
             " checkpoint is kept. Try a lower train.learning_rate, a smaller train.grad_clip or"
             " model.dtype float32",
-            exit_code=1,
-            code=Code.NOT_FINITE,
+            1,
         )
     for group in optimizer.param_groups:
         group["lr"] = settings.learning_rate * lr_factor(update, settings)
