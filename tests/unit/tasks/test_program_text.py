@@ -13,7 +13,7 @@ from dopsd.tasks.common.sources import Row
 from dopsd.tasks.custom.config import CustomTaskConfig
 from dopsd.tasks.custom.rows import RowReader
 from dopsd.tasks.custom.verifiers.program_text import cell_of, program_of, run
-from dopsd.tasks.custom.verifiers.row_tests import code_in, tests_fault
+from dopsd.tasks.custom.verifiers.row_tests import code_in, fault_of_tests
 
 ADD = "def add(a, b):\n    return a + b"
 PYTHON = f"```python\n{ADD}\n```"
@@ -140,7 +140,7 @@ DEEP = "".join(f"{'`' * n}\n" for n in range(200, 3, -1))
 def test_a_text_that_python_cannot_nest_is_no_program(text: str):
     with pytest.raises(SyntaxError):
         program_of(text, "", cell_of(TESTS))
-    assert tests_fault(text)
+    assert fault_of_tests(text)
 
 
 def test_code_before_a_program_may_be_the_head_of_its_function(capfd: pytest.CaptureFixture[str]):
@@ -159,7 +159,7 @@ LINES = ["assert f('a\\n') == 2", 'assert f("x, y") == "\'"']
     "cell", [json.dumps(LINES), str(LINES), str(LINES).replace(", 'assert", "\n 'assert")]
 )
 def test_a_list_of_tests_is_read_as_json_python_or_numpy_write_it(cell: str):
-    assert code_in(cell) == "\n".join(LINES) and tests_fault(cell) is None
+    assert code_in(cell) == "\n".join(LINES) and fault_of_tests(cell) is None
 
 
 @pytest.mark.parametrize(

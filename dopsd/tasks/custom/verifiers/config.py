@@ -208,7 +208,7 @@ class PythonTestsConfig(VerifierSettings):
 
     def cell_fault(self, column: str, cell: str) -> str | None:
         """Require tests that can fail."""
-        found = row_tests.tests_fault(cell) if column == self.tests else None
+        found = row_tests.fault_of_tests(cell) if column == self.tests else None
         expected = "Python code that raises where a program is wrong (assert add(1, 2) == 3)"
         return found and f"must be {expected}, or a list of its lines; it has {found}"
 

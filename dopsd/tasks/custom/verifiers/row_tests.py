@@ -52,7 +52,7 @@ def _python_list(cell: str) -> list[str] | None:
     return texts if texts and is_list and all(isinstance(t, str) for t in texts) else None
 
 
-def tests_fault(cell: str) -> str | None:
+def fault_of_tests(cell: str) -> str | None:
     """Return why tests test nothing; None if they can fail."""
     code = code_in(cell)
     if len(code) > LONGEST:
