@@ -294,10 +294,10 @@ class Trainer:
         return f"mean loss {sum(self.losses) / len(self.losses):.4g}  {rate}{notes}"
 
     def _denominator(self, batches: list[Batch]) -> float:
-        """Return N of the paper's Eq. 12, over all ranks, by which gradients are divided.
+        """Return N, by which gradients of all ranks are divided.
 
-        It is the number of problems of a collect, or the sum of the batches' weights: those of
-        the states of one kept rollout in an update add up to 1.
+        It is the number of problems of a collect, or with `denominator: kept` that of the paper's
+        Eq. 12: the sum of the batches' weights, which are 1 for a kept rollout in an update.
         """
         if self.algorithm.normalize_by_all_prompts:
             return float(self.settings.prompts_per_collect)

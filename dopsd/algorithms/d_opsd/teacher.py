@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TeacherView:
-    """What the teacher of a rollout is given; by default what the student has."""
+    """What the teacher of a rollout may be shown; by default the student's prompt and answer."""
 
     prompt_ids: Tensor | None = None  # [Q], the teacher's own prompt; None: the student's
     # [G], the completion whose tokens the teacher is shown; None: the rollout's own
