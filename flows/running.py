@@ -23,7 +23,7 @@ from dopsd.pipeline.run.view import exit_code, new_log, reason
 from flows import server
 
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
-LOCK = WORK / "commands.lock"  # all commands of a workspace share it; the next run waits for them
+LOCK = WORK / "guard.lock"  # all commands of a workspace share it; the next run waits for them
 DVC = (sys.executable, "-m", "dopsd.pipeline.dvc.patient")
 DOPSD = (sys.executable, "-m", "dopsd")
 ENGINES = ("prefect.flow_runs", "prefect.task_runs")  # loggers of the engine, for the whole process
@@ -119,7 +119,10 @@ def run(
     listener = listener or OutputListener()
     path = new_log(name)
     LOCK.parent.mkdir(exist_ok=True)
-    with path.open("w", encoding="utf-8") as output, LOCK.open("a", encoding="utf-8") as lock:
+    with (
+        path.open("w", encoding="utf-8") as output,
+        LOCK.open("a+", encoding="utf-8") as lock,
+    ):
         fcntl.flock(lock, fcntl.LOCK_SH)
         process = subprocess.Popen(
             words,
@@ -157,7 +160,9 @@ def run(
     if not _is_stopping.is_set():
         server.wait(log)
     if was_stopped or process.returncode:
-        raise CommandFailed(name, shell_status(process.returncode or -signal.SIGINT), lines)
+        is_stopped = was_stopped or _is_stopping.is_set()
+        status = 128 + signal.SIGINT if is_stopped else shell_status(process.returncode)
+        raise CommandFailed(name, status, lines)
     return lines
 
 

@@ -6,6 +6,7 @@ Heavy packages are imported inside the commands, so that `dopsd --help` stays fa
 import argparse
 import errno
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -22,7 +23,7 @@ from dopsd.core.environment import bypass_proxies, name_user, refuse_leftovers
 from dopsd.core.errors import Code, DopsdError, of_system, unknown
 from dopsd.core.files import WORK
 from dopsd.core.paths import REPORTS, RUNS
-from dopsd.core.processes import end_with_input, end_with_starter
+from dopsd.core.processes import ENDS_WITH_INPUT, end_with_input, end_with_starter
 from dopsd.core.progress import is_main_rank, log, outlive_readers, refuse_cut_output
 from dopsd.distributed.launch import (
     accept_signals,
@@ -192,7 +193,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `dopsd ARGV` and return its exit code; without `argv`, run the process' own arguments."""
     if argv is None:
         outlive_readers()
-        end_with_input()
+        if os.environ.pop(ENDS_WITH_INPUT, ""):
+            end_with_input(signal.SIGINT)
         accept_signals()
     words = list(sys.argv[1:] if argv is None else argv)
     parser = build_parser()

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -114,6 +115,15 @@ def _import_flows(command: str) -> None:
     for service, name, path in SERVERS:
         if address := local_address(service):
             os.environ.setdefault(name, f"{address}{path}")
+    try:
+        import_module("flows.watching")
+    except ImportError as error:
+        if not (error.name or "").startswith("dopsd"):
+            raise
+        raise Code.NOT_A_PROJECT.error(
+            f"{command}: flows/ is of another release ({error.msg}); copy flows/ from a new project"
+            " of `dopsd init`"
+        ) from error
 
 
 def _run(a: argparse.Namespace) -> None:

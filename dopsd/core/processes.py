@@ -18,7 +18,7 @@ from dopsd.core.progress import log
 
 END_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux' prctl
 ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of Linux' prctl
-ENDS_WITH_INPUT = "DOPSD_ENDS_WITH_INPUT"  # set for a process whose starter holds its input open
+ENDS_WITH_INPUT = "DOPSD_ENDS_WITH_INPUT"  # set for commands whose flow holds their input open
 LAUNCHER = "DOPSD_LAUNCHER"  # set for processes that end with their starter
 SAVING = 1800.0  # seconds after a signal: a forward pass of a large model and its checkpoint
 
@@ -77,32 +77,32 @@ def signal_group(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
-def end_with_input(saving: float = SAVING) -> None:
-    """Interrupt this process when its input ends, if ENDS_WITH_INPUT says so.
+def end_with_input(number: signal.Signals, saving: float = SAVING) -> None:
+    """Send a signal to this process when its input ends; its own input is then /dev/null.
 
     Args:
-        saving: seconds until it is killed with all that it started.
+        number: the signal, such as SIGINT.
+        saving: seconds until the process is killed with all that it started.
     """
-    if not os.environ.pop(ENDS_WITH_INPUT, ""):
-        return
-    # a shell starts background commands with SIGINT ignored
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    import psutil  # now: a process that is short of memory could not import it later
+
+    adopt_orphans()
+    if signal.getsignal(number) is signal.SIG_IGN:  # by a shell, of background commands
+        signal.signal(number, signal.default_int_handler)
+    this, watched = psutil.Process(), os.dup(0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
 
     def watch() -> None:
-        with suppress(OSError, ValueError):
-            while os.read(0, 1024):
+        with suppress(OSError):
+            while os.read(watched, 1024):
                 pass
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(this.pid, number)
         time.sleep(saving)
-        _kill_all()
+        for process in this.children(recursive=True):
+            with suppress(psutil.Error):
+                process.kill()
+        os.kill(this.pid, signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _kill_all() -> None:
-    import psutil
-
-    this = psutil.Process()
-    for process in (*this.children(recursive=True), this):
-        with suppress(psutil.Error):
-            process.kill()

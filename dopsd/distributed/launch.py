@@ -21,6 +21,7 @@ from dopsd.core.progress import log
 from dopsd.distributed.nodes import (
     Nodes,
     end_others,
+    end_with_first_node,
     meeting,
     of_environment,
     unreachable,
@@ -119,8 +120,10 @@ def launch(settings: Launching, words: Sequence[str]) -> int:
     status, others = 0, nodes.start_others(words) if nodes else []
     try:
         met = meeting(nodes, others, settings.timeout) if nodes else nullcontext()
-        with handling(stop), met:
-            elastic_launch(config, sys.executable)("-m", "dopsd", *words)
+        with handling(stop):
+            end_with_first_node()
+            with met:
+                elastic_launch(config, sys.executable)("-m", "dopsd", *words)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         status = failure.exitcode

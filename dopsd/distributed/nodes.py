@@ -9,6 +9,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -20,11 +21,12 @@ from pathlib import Path
 
 from dopsd.core.environment import DVC_PID, DVC_STAGE
 from dopsd.core.errors import TEMPORARY, Code, DopsdError
-from dopsd.core.processes import ENDS_WITH_INPUT, shell_status
+from dopsd.core.processes import end_with_input, shell_status
 
 BACKENDS = ("local", "ssh", "slurm")
 COUNT, BACKEND, HOSTS = "DOPSD_NODES", "DOPSD_BACKEND", "DOPSD_HOSTS"
 SSH, PORT = "DOPSD_SSH", "DOPSD_PORT"
+GUARDED = "DOPSD_GUARDED"  # set on nodes that another one started: they end with their input
 NODE, MEETING = "DOPSD_NODE", "DOPSD_MEETING"  # index of this node, and HOST:PORT of the first
 PASSED = ("DOPSD_", "GLOO_", "HF_", "MLFLOW_", "NCCL_", "OMP_", "PYTHON", "TORCH_")
 KEPT = (BACKEND, HOSTS, SSH, PORT, DVC_STAGE, DVC_PID)  # mean something on the first node alone
@@ -86,7 +88,7 @@ class Nodes:
     def _send_environment(self, index: int, process: subprocess.Popen[bytes]) -> None:
         """Write the first line that `other_node` reads."""
         passed = {name: value for name, value in os.environ.items() if name.startswith(PASSED)}
-        own = {NODE: str(index), MEETING: self.endpoint, ENDS_WITH_INPUT: "1"}
+        own = {NODE: str(index), MEETING: self.endpoint, GUARDED: "1"}
         values = passed | dict.fromkeys(KEPT, None) | own
         if process.stdin:
             with suppress(BrokenPipeError):  # the process has ended
@@ -139,6 +141,12 @@ def free_port() -> int:
         listener.bind(("", 0))
         port: int = listener.getsockname()[1]
         return port
+
+
+def end_with_first_node() -> None:
+    """End this process as by SIGTERM when its input ends, if the first node started it."""
+    if os.environ.pop(GUARDED, ""):
+        end_with_input(signal.SIGTERM)
 
 
 def end_others(others: list[subprocess.Popen[bytes]], status: int, saving: float) -> int:

@@ -91,7 +91,7 @@ def require_token() -> None:
         raise Code.PUSH_REFUSED.error(f"push: no token of the Hugging Face hub; {LOGIN}")
 
 
-def upload(upload: Upload) -> str | None:
+def upload(new: Upload) -> str | None:
     """Upload the files in one commit, and return its address; None if nothing is new.
 
     Files that the hub has are not sent again, so a repeated push sends what is missing.
@@ -101,14 +101,14 @@ def upload(upload: Upload) -> str | None:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # "no files have been modified"
     require_token()
     api = HfApi()
-    with _one_line(upload.repo, api.endpoint):
-        api.create_repo(upload.repo, private=upload.is_private, exist_ok=True)
-        head = _branch(api, upload)
+    with _one_line(new.repo, api.endpoint):
+        api.create_repo(new.repo, private=new.is_private, exist_ok=True)
+        head = _branch(api, new)
         commit = api.create_commit(
-            upload.repo,
-            _operations(upload, head),
-            commit_message=upload.message,
-            revision=upload.revision,
+            new.repo,
+            _operations(new, head),
+            commit_message=new.message,
+            revision=new.revision,
             parent_commit=head.sha,
         )
     return None if commit.oid == head.sha else str(commit.commit_url)

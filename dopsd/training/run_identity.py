@@ -17,7 +17,7 @@ from dopsd.tasks.common.config import Source
 from dopsd.tasks.common.storage import data_files
 from dopsd.tasks.registry import package_of
 from dopsd.training.run_settings import ADAPTING, MEMORY, RunSettings
-from dopsd.training.start import start_folder, started_from
+from dopsd.training.start import start_folder
 
 IDENTITY = "run.json"  # which settings, inputs and code trained a folder
 KEYS = {"settings", "ends", "inputs", "code", "history", "cells"}  # of run.json
@@ -112,9 +112,16 @@ class RunIdentity:
     settings: dict[str, Any]  # those of every update
     ends: dict[str, Any]  # the values of ENDS
     inputs: dict[str, str]  # digests of the files that decide it
-    # folder and digest of the checkpoint that it starts from; empty: the base
-    start: dict[str, str]
     folder: Path  # its training folder, train-<fingerprint of settings and inputs>-<hash of ends>
+
+    @property
+    def start(self) -> dict[str, str]:
+        """Folder and digest of the checkpoint that it starts from; empty: the base."""
+        folder = start_folder(self.run)
+        if folder is None:
+            return {}
+        digest = self.inputs[identity(folder).as_posix()]
+        return {"started_from": folder.as_posix(), "start": digest}
 
     @cached_property
     def code(self) -> dict[str, int]:
@@ -151,4 +158,4 @@ def identify(run: RunSettings) -> RunIdentity:
     (settings, ends), files = settings_of(run), input_files(run)
     folder = WORK / f"train-{fingerprint(settings, files)}-{digest(ends)[:8]}"
     inputs = {path.as_posix(): sha256(path) for path in files}
-    return RunIdentity(run, settings, ends, inputs, started_from(run), folder)
+    return RunIdentity(run, settings, ends, inputs, folder)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code, DopsdError
-from dopsd.core.fingerprint import sha256
 from dopsd.core.paths import RUNS, RunKey
 from dopsd.models.adapter_files import ADAPTER, check_shape, has_all_weights, identity
 from dopsd.models.checkpoint_files import INDEX
@@ -96,14 +95,6 @@ def checked_start(run: RunSettings) -> Path | None:
 def start_file(run: RunSettings) -> str:
     """Return the name of the file that identifies the checkpoint that a run may start from."""
     return ADAPTER if run.train.adapter else INDEX
-
-
-def started_from(run: RunSettings) -> dict[str, str]:
-    """Return folder and digest of the checkpoint that a run starts from, for train.json."""
-    folder = checked_start(run)
-    if folder is None:
-        return {}
-    return {"started_from": folder.as_posix(), "start": sha256(identity(folder))}
 
 
 def link_start(run: RunSettings) -> None:

@@ -20,6 +20,7 @@ from dopsd.training.machine import device_and_threads, write_machine
 from dopsd.training.remote_checkpoints import RemoteCopies, fetch_checkpoints
 from dopsd.training.resume import is_finished, prepare_folder, write_stage_outputs
 from dopsd.training.run_identity import RunIdentity
+from dopsd.training.start import checked_start
 from dopsd.training.trackers import mirrored, send_row
 from dopsd.training.trainer import Trainer
 from dopsd.training.training_folder import TrainingFolder
@@ -44,6 +45,7 @@ def train(
         also: name of the project at further trackers, and these.
     """
     run, scratch = identity.run, identity.folder
+    checked_start(run)
     accelerator = all_processes(run.launch.timeout)
     with ExitStack() as stack, explain_lost_rank(scratch):
         folder = stack.enter_context(TrainingFolder(scratch, accelerator))

@@ -10,7 +10,7 @@ mkdir -p "$DOPSD_WORKSPACE/work"
 cd "$DOPSD_WORKSPACE"
 echo "waiting for commands of an earlier run that still save here"
 trap 'kill "$!" || true; exit 143' TERM # as a container's first process, a shell would not hear of it
-flock work/commands.lock true & # the commands of flows hold it
+flock work/guard.lock true & # the commands of flows hold it
 wait "$!"
 trap - TERM
 [ ! -d .git ] || find .git -name '*.lock' -delete # of a checkout that was killed

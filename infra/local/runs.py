@@ -21,7 +21,7 @@ from typing import Any
 from processes import END, LOOK_EVERY, MACHINES, POOL, ROOT, STATE, here, is_flow, machine_name
 
 FLOW = "prefect.engine"  # in the command of a flow run
-LOCK = ROOT / "work" / "commands.lock"  # held by the commands that flows started
+LOCK = ROOT / "work" / "guard.lock"  # held by the commands that flows started
 WORKER = "prefect.worker.name"  # label of a run: the worker that took it
 CLAIM = timedelta(minutes=1)  # longest time between a worker's claim of a run and its process
 STOPPED = STATE / "stopped"  # ids of the runs that stop-runs ended

@@ -27,7 +27,7 @@ SERVICES = (sys.executable, "infra/local/services.py")
 
 
 def processes_in(folder: Path) -> list[psutil.Process]:
-    """All processes of a workspace: worker, flow, guard, DVC and stage."""
+    """All processes of a workspace: worker, flow, dopsd, DVC and stage."""
     found = []
     for process in psutil.process_iter():
         try:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from dopsd.core.environment import DVC_PID
 from dopsd.core.errors import FULL, of_system
-from dopsd.core.processes import end_with_input, signal_with_parent
+from dopsd.core.processes import ENDS_WITH_INPUT, end_with_input, signal_with_parent
 
 PARENT = "DOPSD_WRITER"  # environment variable: id of the process that started this one
 
@@ -85,7 +85,8 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, lambda *_: None)
-    end_with_input()
+    if os.environ.pop(ENDS_WITH_INPUT, ""):
+        end_with_input(signal.SIGINT)
     if parent := os.environ.pop(PARENT, ""):
         signal_with_parent(signal.SIGKILL)
         if str(os.getppid()) != parent:

@@ -21,11 +21,11 @@ def run(params: Params, task_name: str) -> None:
     ((report,),) = evaluator.reports("evaluate_base", [None], params.evaluate.protocols[name])
     if is_main_rank():
         write_json(RUNS / task_name / "base.json", {name: _figures(report)})
-    for line in settings_in_words(report, task_name):
+    for line in base_in_words(report, task_name):
         log(f"evaluate_base: {line}")
 
 
-def settings_in_words(report: dict[str, Any], task_name: str) -> list[str]:
+def base_in_words(report: dict[str, Any], task_name: str) -> list[str]:
     """Return the base's score, and what to do where nothing can be learned from its answers."""
     accuracy = f"{percent(report['accuracy'])}% {ends(report['interval'])}"
     lines = [f"base scores {accuracy} on {report['n']} {report['split']} problems"]

@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -187,3 +188,14 @@ def test_a_wrong_setting_is_refused_before_any_server_is_asked(without_server, c
 def test_a_folder_without_the_flows_is_named(without_server, command, refusal):
     write_params()
     assert "flows/runs.py: no such file" in refusal(command)
+
+
+def test_flows_of_another_release_are_named(without_server):
+    write_params()
+    gone = "from dopsd.core.paths import GONE"
+    for name, text in (("__init__", ""), ("runs", ""), ("watching", gone)):
+        Path("flows").mkdir(exist_ok=True)
+        Path("flows", f"{name}.py").write_text(text)
+    command = [sys.executable, "-m", "dopsd", "cancel"]
+    said = subprocess.run(command, capture_output=True, text=True)
+    assert said.returncode == 2 and "flows/ is of another release (cannot import" in said.stderr

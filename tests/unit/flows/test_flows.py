@@ -25,7 +25,7 @@ WITH_ROOT = os.environ | {"PYTHONPATH": str(ROOT)}
 SAVING = """
 import signal, sys, time
 from dopsd.core.processes import end_with_input
-end_with_input()
+end_with_input(signal.SIGINT)
 def save(*_):
     for _ in range(20):
         print('saving', flush=True)
@@ -63,15 +63,16 @@ def test_a_command_of_a_killed_flow_saves_and_the_next_run_waits_for_it(tmp_path
 def test_a_command_that_ignores_the_interrupt_is_killed_with_what_it_started(tmp_path):
     code = (
         "import signal, subprocess, sys, time; from dopsd.core.processes import end_with_input;"
-        " end_with_input(0.5); signal.signal(2, signal.SIG_IGN);"
+        " end_with_input(signal.SIGINT, 0.5); signal.signal(2, lambda *_: None);"
         " child = subprocess.Popen(['sleep', '600'], start_new_session=True);"
+        " assert not sys.stdin.read();"  # /dev/null
         " open('ready', 'w').write(str(child.pid)); time.sleep(600)"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         stdin=subprocess.PIPE,
         cwd=tmp_path,
-        env=WITH_ROOT | {"DOPSD_ENDS_WITH_INPUT": "1"},
+        env=WITH_ROOT,
     )
     until(lambda: (tmp_path / "ready").exists() and (tmp_path / "ready").read_text())
     process.stdin.close()

@@ -109,13 +109,13 @@ def test_the_first_faulty_rows_are_named_and_the_others_counted(project: Path, c
 
 
 def test_a_base_that_scores_0_is_named_before_training():
-    from dopsd.pipeline.stages.evaluate_base import settings_in_words
+    from dopsd.pipeline.stages.evaluate_base import base_in_words
 
     report = {"accuracy": 0.0, "interval": [0.0, 0.088], "n": 40, "split": "validation"}
-    score, advice = settings_in_words(report, "sums")
+    score, advice = base_in_words(report, "sums")
     assert score == "base scores 0.0% [0.0, 8.8] on 40 validation problems"
     assert "nothing to learn" in advice and "data.sums.solution" in advice
-    assert len(settings_in_words(report | {"accuracy": 0.025}, "sums")) == 1
+    assert len(base_in_words(report | {"accuracy": 0.025}, "sums")) == 1
 
 
 def test_summary_shows_the_links_of_its_own_tasks(project: Path):

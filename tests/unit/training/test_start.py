@@ -161,6 +161,7 @@ def test_a_start_is_checked_before_a_run_is_submitted_and_by_doctor(fine_tuned):
         check(RunRequest(AS_IT_STANDS))
     assert refused.value.code is Code.ADAPTER_MISFIT
     assert [finding.is_fit for finding in starts(load_params())] == [False]
+    assert identify(run()).start["started_from"] == "runs/sudoku/sft/0/best"  # who only reads it
     write_params(train__start_from="sft")
     assert [finding.is_fit for finding in starts(load_params())] == [True]
     assert check(RunRequest(AS_IT_STANDS)).train.start_from == "sft"
