@@ -17,7 +17,7 @@ from dopsd.cli.main import build_parser
 from dopsd.config.params import Params
 
 BUDGETS = {
-    "lines of dopsd/ and flows/": 45_100,
+    "lines of dopsd/ and flows/": 44_900,
     "lines of tests/": 36_250,
     "lines of benchmarks/": 5_450,
     "files of the largest room": 20,  # core/processes.py
