@@ -103,8 +103,7 @@ def summarise(file: str, scores: Sequence[Score], task: Task) -> Line:
     for score in scores:
         for name, value in score.figures.items():
             sums.add(name, value)
-    counted = values if task.graded else [float(score.correct) for score in scores]
-    interval = interval_of(counted, task.graded, RESAMPLES)
+    interval = interval_of(values, task.graded, RESAMPLES)
     return Line(file, len(values), sum(values) / len(values), interval, sums.means())
 
 

@@ -8,11 +8,14 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from dopsd.cli.main import main
 from dopsd.core.statistics import wilson
+from dopsd.core.types import Score
+from dopsd.evaluation.score_files import summarise
 
 RIGHT = r"<answer>\boxed{4}</answer>"
 
@@ -62,6 +65,11 @@ def test_graded_scores_show_partial_ones_and_valid_grids(capsys: pytest.CaptureF
     (line,) = json.loads(capsys.readouterr().out)["files"]
     assert (line["accuracy"], line["interval"]) == (0.75, [0.5, 1.0])
     assert line["figures"] == {"published": 0.75, "strict": 0.75, "valid_grid": 0.5}
+
+
+def test_the_interval_of_partial_scores_holds_their_mean_in_an_ungraded_task_too():
+    line = summarise("a.jsonl", [Score("x", 0.5, correct=False)] * 10, Mock(graded=False))
+    assert line.accuracy == 0.5 and line.interval == wilson(5, 10)
 
 
 def test_verdicts_are_a_line_a_generation_and_leave_no_half_file():

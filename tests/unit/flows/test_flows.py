@@ -111,16 +111,16 @@ def test_a_stop_ends_commands_of_all_tasks_at_once(tmp_path, here, monkeypatch):
     ends = []
 
     def command(name: str) -> None:
-        with pytest.raises(running.CommandFailed):
+        with pytest.raises(running.CommandFailed) as failed:
             running.run("train", (sys.executable, "-c", code, name), LOG)
-        ends.append(name)
+        ends.append((name, failed.value.status))
 
     threads = [threading.Thread(target=command, args=(name,)) for name in ("a", "b", "c")]
     [thread.start() for thread in threads]
     until(lambda: all((tmp_path / name).exists() for name in ("a", "b", "c")))
     running.stop_all()
     [thread.join(300) for thread in threads]
-    assert sorted(ends) == ["a", "b", "c"]  # though what they ran still saves
+    assert sorted(ends) == [(name, 130) for name in "abc"]  # though what they ran still saves
     (tmp_path / "go_on").touch()
     running.begin(LOG)
 
