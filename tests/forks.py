@@ -2,13 +2,13 @@
 
 import multiprocessing
 import os
-import socket
 import sys
 from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
+from ports import free_port
 from torch.distributed.launcher.api import LaunchConfig
 
 BOUND = 300  # seconds until a test gives up; nothing here needs as long
@@ -36,10 +36,7 @@ def start_ranks(
     count: int, function: Callable[..., object], *arguments: object
 ) -> list[ForkServerProcess]:
     """As torchrun does: the environment tells each process its rank."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(count)}
     ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
     return [start(function, *arguments, **shared, **rank) for rank in ranks]
 

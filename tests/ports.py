@@ -1,19 +1,16 @@
 """Free ports of this machine, and servers that take a while to answer there."""
 
 import os
-import socket
 import subprocess
 import time
 from pathlib import Path
 from urllib.request import urlopen
 
+from dopsd.distributed.nodes import free_port
+
+__all__ = ["free_port", "until_healthy"]
+
 BOUND = 600.0  # seconds to the first answer; an upper bound on a loaded machine
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def until_healthy(url: str, process: subprocess.Popen, log: Path = Path(os.devnull)) -> None:

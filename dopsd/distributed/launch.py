@@ -136,7 +136,7 @@ def launch(settings: Launching, words: Sequence[str]) -> int:
         end_others(others, TEMPORARY, ENDING)
         if isinstance(error, DopsdError):
             raise
-        raise unreachable(config.rdzv_endpoint, settings.timeout) from error
+        raise unreachable(config.rdzv_endpoint, settings.timeout, error) from error
     return end_others(others, status, SAVING)
 
 

@@ -136,10 +136,17 @@ def _check(host: str) -> None:
 
 
 def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as listener:
+    """Return a free port that the kernel gives to nobody else for a minute.
+
+    The end that closes first keeps it (TIME_WAIT); SO_REUSEADDR lets a server listen there.
+    """
+    with socket.socket() as listener, socket.socket() as caller:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("", 0))
+        listener.listen()
         port: int = listener.getsockname()[1]
+        caller.connect(("127.0.0.1", port))
+        listener.accept()[0].close()
         return port
 
 
@@ -218,10 +225,17 @@ def _ended(name: str, process: subprocess.Popen[bytes]) -> DopsdError:
     )
 
 
-def unreachable(endpoint: str, timeout: int) -> DopsdError:
+def unreachable(endpoint: str, timeout: int, cause: Exception | None = None) -> DopsdError:
     """Return the error of nodes that did not meet."""
-    return Code.PROCESSES.error(
-        f"launch: not all nodes met at {endpoint} within {timeout} s (launch.timeout), or one"
-        " ended; start as many as --nodes says, and let the network pass this port",
-        TEMPORARY,
+    line = (
+        f"not all nodes met at {endpoint} within {timeout} s (launch.timeout), or one ended; start"
+        " as many as --nodes says, and let the network pass this port"
     )
+    if is_in_use(cause):
+        line = f"{endpoint} is in use by another program; name a free port (--meet or {PORT})"
+    return Code.PROCESSES.error(f"launch: {line}", TEMPORARY)
+
+
+def is_in_use(cause: Exception | None) -> bool:
+    """Return whether an error of torch's store says that another program has its port."""
+    return "EADDRINUSE" in str(cause)

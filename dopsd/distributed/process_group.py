@@ -22,6 +22,7 @@ from dopsd.core.environment import refuse_leftovers
 from dopsd.core.errors import TEMPORARY, Code, DopsdError, StopRequested
 from dopsd.core.metrics import MetricSums
 from dopsd.distributed.config import LaunchConfig
+from dopsd.distributed.nodes import is_in_use
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -160,11 +161,13 @@ def _telling(others: int, timeout: int) -> Iterator[None]:
     try:
         yield
     except dist.DistError as error:
-        raise Code.PROCESSES.error(
-            f"train: {others + 1} processes (WORLD_SIZE) did not meet at {place} within {timeout} s"
-            " (launch.timeout); start all of them, or unset WORLD_SIZE",
-            TEMPORARY,
-        ) from error
+        line = (
+            f"{others + 1} processes (WORLD_SIZE) did not meet at {place} within {timeout} s"
+            " (launch.timeout); start all of them, or unset WORLD_SIZE"
+        )
+        if is_in_use(error):
+            line = f"{place} is in use by another program; name a free port (MASTER_PORT)"
+        raise Code.PROCESSES.error(f"train: {line}", TEMPORARY) from error
     finally:
         timer.cancel()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import write_params
+from ports import free_port
 
 from dopsd.cli.main import main
 from dopsd.core.tables import read_table
@@ -83,10 +83,7 @@ def test_two_ranks_on_two_gpus_train_what_one_process_trains(project):
     last = OUT / "step-000002/adapter_model.safetensors"
     alone, row = load_tensors(last), read_table(OUT.with_suffix(".csv"))[-1]
     set_aside()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     shared |= {"PRETENDED_GPUS": "2", "LOCAL_WORLD_SIZE": "2"}
     ranks = [
         runs.start("run", "train", RANK=str(rank), LOCAL_RANK=str(rank), **shared)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,15 @@ def test_a_node_that_ends_at_its_start_ends_the_command_at_once(project, capsys)
     assert main(["launch", "--nodes", "2", *where, "train"]) == 3
     said = capsys.readouterr().err
     assert "launch: you@b: ended with exit code 3 before the nodes met" in said
+
+
+def test_a_port_where_the_nodes_cannot_meet_is_named(project, monkeypatch, capfd):
+    write_params(launch__timeout=60)
+    with socket.create_server(("", 0)) as server:
+        monkeypatch.setenv("DOPSD_PORT", port := str(server.getsockname()[1]))
+        assert main(["launch", "--nodes", "2", "--backend", "local", "train"]) == 75
+    used = f"launch: 127.0.0.1:{port} is in use by another program; name a free port"
+    assert used in capfd.readouterr().err
 
 
 def weights() -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import sys
 import time
 from pathlib import Path
@@ -168,6 +169,16 @@ def test_a_rank_without_batches_sends_the_same_dtype_as_the_others():
     loop.accelerator = SimpleNamespace(reduce=lambda tensor, _: sent.append(tensor) or tensor)
     assert loop._denominator([]) == 1.0
     assert [tensor.dtype for tensor in sent] == [torch.float32]
+
+
+@pytest.mark.full
+def test_a_port_of_the_meeting_that_another_program_uses_is_named(project):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        at = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
+        rank = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}
+        assert forks.statuses([forks.start(forks.command, "train", **at, **rank)]) == [75]
+    used = f"127.0.0.1:{at['MASTER_PORT']} is in use by another program"
+    assert f"train: {used}; name a free port (MASTER_PORT)" in forks.output()
 
 
 @pytest.mark.full
