@@ -13,8 +13,8 @@ from dopsd.core.progress import Progress
 from dopsd.core.statistics import few
 from dopsd.core.types import Problem
 from dopsd.tasks.common.config import Source
+from dopsd.tasks.common.formats import extract, written
 from dopsd.tasks.common.sources import Row, read_file, unread
-from dopsd.tasks.custom.answers import extract, written
 from dopsd.tasks.custom.rows import cell
 from dopsd.tasks.custom.task import CustomTask
 from dopsd.tasks.custom.verifiers.config import CommandConfig

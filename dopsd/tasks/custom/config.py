@@ -5,43 +5,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from dopsd.core.settings import Count, Section, Whole
+from dopsd.core.settings import Count, Whole
 from dopsd.tasks.common.config import Source, TaskConfig
-from dopsd.tasks.custom.verifiers.config import VerifierConfig, valid_pattern
-
-Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
-Text = Annotated[str, Field(min_length=1)]
-
-
-class AnswerFormat(Section):
-    """Where the answer is in a generation; exactly one key."""
-
-    boxed: Literal["first", "last"] | None = None  # in \boxed{}: the first or the last one
-    tag: Tag | None = None  # the text in the first <tag>...</tag>
-    after: Text | None = None  # after the last such marker, up to the end of its line
-    regex: Text | None = None  # the last match; its group 1, if the pattern has one
-    text: Literal["whole", "last_line"] | None = None  # the whole generation, or its last line
-
-    @field_validator("regex")
-    @classmethod
-    def pattern_compiles(cls, pattern: str | None) -> str | None:
-        """Refuse what is no regular expression."""
-        return None if pattern is None else valid_pattern(pattern)
-
-    @model_validator(mode="after")
-    def one_key(self) -> Self:
-        """Require exactly one key."""
-        if len(self.chosen) != 1:
-            raise ValueError(
-                f"expected one key of {', '.join(type(self).model_fields)}, found"
-                f" {', '.join(self.chosen) or 'none'}"
-            )
-        return self
-
-    @property
-    def chosen(self) -> dict[str, str]:
-        """The keys that are set, with their values."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+from dopsd.tasks.common.formats import AnswerFormat, Formats, Text
+from dopsd.tasks.custom.verifiers.config import VerifierConfig
 
 
 def source_or_count(value: Any) -> Any:  # noqa: ANN401  # any YAML value
@@ -54,11 +21,6 @@ def source_or_count(value: Any) -> Any:  # noqa: ANN401  # any YAML value
         "expected a source such as {path: data/external/rows.csv}, or a number of rows of train"
         f" from 1, found {value!r:.80}"
     )
-
-
-def _listed(value: Any) -> Any:  # noqa: ANN401  # any YAML value
-    """Return a list; a single value becomes one."""
-    return value if isinstance(value, list) else [value]
 
 
 def columns_of(template: str) -> list[str]:
@@ -77,7 +39,6 @@ def columns_of(template: str) -> list[str]:
 
 
 Split = Annotated[Source | Count, BeforeValidator(source_or_count)]
-Formats = Annotated[list[AnswerFormat], Field(min_length=1), BeforeValidator(_listed)]
 
 
 class CustomTaskConfig(TaskConfig):

@@ -7,11 +7,11 @@ from string import Formatter
 from typing import Any
 
 from dopsd.core.errors import Code
+from dopsd.tasks.common.formats import extract
 from dopsd.tasks.common.json_files import Figure, json_of
+from dopsd.tasks.common.program import ROW
 from dopsd.tasks.common.sources import Row, columns_found, encodable
-from dopsd.tasks.custom.answers import extract
 from dopsd.tasks.custom.config import CustomTaskConfig, columns_of
-from dopsd.tasks.custom.verifiers.command import ROW
 
 SCORED_BY = "scored_by"  # in extra of a problem: digest of what decides the scores of its answers
 

@@ -20,7 +20,7 @@ from dopsd.core.files import write_json
 from dopsd.core.fingerprint import recipe
 from dopsd.core.paths import MLFLOW_PAGES
 from dopsd.pipeline.recipes import recipes
-from dopsd.tasks.custom.verifiers.python_tests import missing_sandbox
+from dopsd.tasks.common.sandbox import missing_sandbox
 from dopsd.tasks.registry import TASKS, load_task
 
 SECTION = {

@@ -15,11 +15,12 @@ from waiting import until
 
 from dopsd.core.errors import DopsdError
 from dopsd.core.types import Problem
+from dopsd.tasks.common import sandbox
+from dopsd.tasks.common.sandbox import missing_sandbox, run_program
 from dopsd.tasks.custom.config import CustomTaskConfig
 from dopsd.tasks.custom.task import CustomTask
-from dopsd.tasks.custom.verifiers import python_tests
 from dopsd.tasks.custom.verifiers.config import PythonTestsConfig
-from dopsd.tasks.custom.verifiers.python_tests import PythonTests, missing_sandbox, run_program
+from dopsd.tasks.custom.verifiers.python_tests import PythonTests
 from dopsd.tasks.registry import is_graded, load_task
 
 FAULT = missing_sandbox()
@@ -131,7 +132,7 @@ HOSTILE = {
 }
 RUNNER = """
 import json, sys
-from dopsd.tasks.custom.verifiers.python_tests import run_program
+from dopsd.tasks.common.sandbox import run_program
 output, status, fault = run_program(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
 print(json.dumps([len(output), status, fault]))
 """
@@ -221,7 +222,7 @@ def test_a_task_of_programs_reads_its_rows_and_scores_generations(tmp_path: Path
 
 def test_without_a_sandbox_nothing_is_run(monkeypatch: pytest.MonkeyPatch):
     missing_sandbox.cache_clear()
-    monkeypatch.setattr(python_tests.shutil, "which", lambda _: None)
+    monkeypatch.setattr(sandbox.shutil, "which", lambda _: None)
     with pytest.raises(DopsdError, match="bubblewrap") as found:
         verifier()
     assert len(str(found.value).splitlines()) == 1

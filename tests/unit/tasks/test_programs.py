@@ -12,10 +12,10 @@ from waiting import until
 
 from dopsd.core.errors import DopsdError
 from dopsd.core.types import Problem
+from dopsd.tasks.common.program import CommandVerifier, Limits
 from dopsd.tasks.custom.verifiers import math_server
-from dopsd.tasks.custom.verifiers.command import CommandVerifier, mathematics, verifier_command
+from dopsd.tasks.custom.verifiers.command import mathematics, verifier_command
 from dopsd.tasks.custom.verifiers.config import CommandConfig, MathConfig
-from dopsd.tasks.custom.verifiers.program import Limits
 
 LOOP = """
 import json, os, sys, time

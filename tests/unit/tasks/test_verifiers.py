@@ -12,8 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dopsd.core.errors import DopsdError
 from dopsd.core.types import Problem
-from dopsd.tasks.custom.answers import extract, written
-from dopsd.tasks.custom.config import AnswerFormat
+from dopsd.tasks.common.formats import AnswerFormat, extract, written
 from dopsd.tasks.custom.task import Verifier, make_verifier
 from dopsd.tasks.custom.verifiers.config import NumberConfig, VerifierConfig
 from dopsd.tasks.custom.verifiers.texts import Number

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator
 from dopsd.core.errors import unknown
 from dopsd.core.files import WORK
 from dopsd.core.settings import Count, Section
+from dopsd.tasks.common.formats import ANSWER, valid_pattern
 from dopsd.tasks.custom.verifiers import row_tests
 
 EXTERNAL = PurePosixPath("data/external")  # the folder of files that DVC watches
@@ -256,18 +257,6 @@ VerifierConfig = Annotated[
     | PythonTestsConfig,
     BeforeValidator(by_type),
 ]
-
-
-ANSWER = "{answer}"  # in a pattern: the row's answer
-
-
-def valid_pattern(pattern: str) -> str:
-    """Return the pattern if it is a regular expression."""
-    try:
-        regex.compile(pattern.replace(ANSWER, "x"))
-    except regex.error as error:
-        raise ValueError(f"not a regular expression: {error}") from error
-    return pattern
 
 
 def with_known_names(pattern: str) -> str:

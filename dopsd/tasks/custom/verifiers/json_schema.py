@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from dopsd.core.errors import Code
 from dopsd.core.extras import require
 from dopsd.core.types import Problem
+from dopsd.tasks.common.formats import search
 from dopsd.tasks.common.json_files import unambiguous
-from dopsd.tasks.custom.answers import search
 
 if TYPE_CHECKING:
     from dopsd.tasks.custom.verifiers.config import JsonSchemaConfig

@@ -8,10 +8,9 @@ from itertools import groupby
 import regex
 
 from dopsd.core.types import Problem
+from dopsd.tasks.common.formats import ANSWER, matches
 from dopsd.tasks.common.numbers import UNSEEN, numbers, only_number
-from dopsd.tasks.custom.answers import matches
 from dopsd.tasks.custom.verifiers.config import (
-    ANSWER,
     ChoiceConfig,
     ExactConfig,
     NumberConfig,

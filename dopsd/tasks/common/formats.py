@@ -5,15 +5,66 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, Literal, Self
 
 import regex
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dopsd.core.progress import log
+from dopsd.core.settings import Section
 from dopsd.tasks.common.answers import BOX, braced, closed, last_boxed
 
-if TYPE_CHECKING:
-    from dopsd.tasks.custom.config import AnswerFormat
+Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
+Text = Annotated[str, Field(min_length=1)]
+ANSWER = "{answer}"  # in a pattern: the row's answer
+
+
+def valid_pattern(pattern: str) -> str:
+    """Return the pattern if it is a regular expression."""
+    try:
+        regex.compile(pattern.replace(ANSWER, "x"))
+    except regex.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    return pattern
+
+
+class AnswerFormat(Section):
+    """Where the answer is in a generation; exactly one key."""
+
+    boxed: Literal["first", "last"] | None = None  # in \boxed{}: the first or the last one
+    tag: Tag | None = None  # the text in the first <tag>...</tag>
+    after: Text | None = None  # after the last such marker, up to the end of its line
+    regex: Text | None = None  # the last match; its group 1, if the pattern has one
+    text: Literal["whole", "last_line"] | None = None  # the whole generation, or its last line
+
+    @field_validator("regex")
+    @classmethod
+    def pattern_compiles(cls, pattern: str | None) -> str | None:
+        """Refuse what is no regular expression."""
+        return None if pattern is None else valid_pattern(pattern)
+
+    @model_validator(mode="after")
+    def one_key(self) -> Self:
+        """Require exactly one key."""
+        if len(self.chosen) != 1:
+            raise ValueError(
+                f"expected one key of {', '.join(type(self).model_fields)}, found"
+                f" {', '.join(self.chosen) or 'none'}"
+            )
+        return self
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """The keys that are set, with their values."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+def _listed(value: Any) -> Any:  # noqa: ANN401  # any YAML value
+    """Return a list; a single value becomes one."""
+    return value if isinstance(value, list) else [value]
+
+
+Formats = Annotated[list[AnswerFormat], Field(min_length=1), BeforeValidator(_listed)]
 
 SECONDS = 1.0  # time limit of a search
 FLAGS = regex.V0  # the syntax of the standard library's module re

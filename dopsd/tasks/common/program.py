@@ -4,6 +4,8 @@ A program that answers too late, or ends, is killed with its whole process group
 for the next request.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import select
@@ -15,14 +17,19 @@ import time
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from dopsd.core.errors import Code
-from dopsd.tasks.custom.verifiers import limits
+from dopsd.core.progress import log
+from dopsd.tasks.common import limits
+
+if TYPE_CHECKING:
+    from dopsd.core.types import Problem
 
 LONGEST_LINE = 2**20  # bytes of an answer
 CHUNK = 2**16  # bytes of one read or write
 FLUSH = "; it must flush each answer: jq --unbuffered, fflush() in awk, stdbuf -oL PROGRAM"
+ROW = "row"  # in extra of a problem: the columns that the program gets
 MOST_FAILURES = 3  # in a row; then a known request shows whether the program is at fault
 
 
@@ -210,3 +217,41 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     for stream in (process.stdin, process.stdout):
         with suppress(OSError):
             _open(stream).close()
+
+
+class CommandVerifier:
+    """Score by a program: it gets a line for each answer, and writes a line with the score."""
+
+    def __init__(self, key: str, program: Program, known: str | None = None) -> None:
+        """Keep the program.
+
+        Args:
+            known: an answer that it can score in any row against itself; None: the row's answer.
+        """
+        self.key, self.program, self.known = key, program, known
+
+    def fault(self, answer: str) -> str | None:
+        """Accept any answer."""
+        return None
+
+    def score(self, problem: Problem, answer: str) -> float:
+        """Return the program's score; 0 for an answer that it gives no score in its limits."""
+        known = problem.answer if self.known is None else self.known
+        requests = (_request(problem, problem.answer, answer), _request(problem, known, known))
+        try:
+            score: Any = self.program.ask(requests[0], problem.id, requests[1]).get("score")
+        except Failed as error:
+            log(f"{self.key}: {problem.id}: {error}; this answer scores 0: {answer[:60]!r}")
+            return 0.0
+        is_number = isinstance(score, int | float) and not isinstance(score, bool)
+        if not is_number or not 0 <= score <= 1:
+            raise Code.VERIFIER_PROGRAM.error(
+                f"{self.key}: {problem.id}: expected a score from 0 to 1, found"
+                f" {str(score)[:40]!r}; fix the program"
+            )
+        return float(score)
+
+
+def _request(problem: Problem, answer: str, response: str) -> dict[str, Any]:
+    cells = problem.extra.get(ROW, {})
+    return {"question": problem.prompt, "answer": answer, "response": response, ROW: cells}
