@@ -65,11 +65,14 @@ def add_task(commands: Commands) -> None:
         choices=("check", "list"),
         help=(
             "check: show prompts, lengths, repeated questions and the scores of given answers."
-            " list: show all tasks."
+            " list: show all tasks, or the datasets of reasoning_gym."
         ),
     )
     task.add_argument(
-        "name", nargs="?", metavar="NAME", help="task to check, a key of section data"
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="task to check, or reasoning_gym to list its datasets",
     )
     task.add_argument(
         "--answers",
@@ -214,7 +217,12 @@ def _doctor(a: argparse.Namespace) -> None:
 
 def _task(a: argparse.Namespace, params: Params) -> None:
     from dopsd.pipeline.task_check.check import check, list_tasks
+    from dopsd.pipeline.task_check.library import list_datasets
+    from dopsd.tasks.registry import GYM
 
+    if a.action == "list" and a.name == GYM:
+        list_datasets(params)
+        return
     if a.action == "list":
         list_tasks(params)
         return

@@ -19,10 +19,10 @@ from ruamel.yaml import YAML
 
 from dopsd.config.params import Params
 from dopsd.config.profiles.layers import completed
-from dopsd.config.tasks import TasksConfig
+from dopsd.config.tasks import TasksConfig, with_named
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.settings import Section
-from dopsd.tasks.custom.config import CustomTaskConfig
+from dopsd.tasks.registry import CUSTOM, FOLDERS, GYM, type_of
 
 SHOWN = 20  # errors to print; the rest is counted
 
@@ -119,7 +119,7 @@ def checked(raw: object, path: Path | str) -> Params:
         DopsdError: with one line for each of the first errors, and the number of the others.
     """
     try:
-        return Params.model_validate(completed(raw))
+        return Params.model_validate(with_named(completed(raw)))
     except ValidationError as error:
         raise _as_lines(error, path, raw) from error
 
@@ -127,9 +127,17 @@ def checked(raw: object, path: Path | str) -> Params:
 def _as_lines(error: ValidationError, path: Path | str, raw: object) -> DopsdError:
     """Return pydantic's errors as one with a line for each of the first, and the others' number."""
     faults = error.errors()
+    for fault in faults:
+        fault["loc"] = _without_type(fault["loc"])
     more = [f"{path}: and {len(faults) - SHOWN} more errors"] if len(faults) > SHOWN else []
     lines = [_line(fault, path, raw) for fault in faults[:SHOWN]]
     return DopsdError(lines + more, code=_code(faults[0]))
+
+
+def _without_type(key_path: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """Return a key without the type that pydantic adds after the name of a task: data.NAME.TYPE."""
+    is_typed = key_path[:1] == ("data",) and key_path[2:3] in ((CUSTOM,), (GYM,))
+    return key_path[:2] + key_path[3:] if is_typed else key_path
 
 
 def nearest(key_path: tuple[Any, ...]) -> str:
@@ -137,8 +145,8 @@ def nearest(key_path: tuple[Any, ...]) -> str:
     section: Any = Params
     for part in (part for part in key_path[:-1] if isinstance(part, str)):  # no list's numbers
         field = section.model_fields.get(part)
-        is_own = section is TasksConfig and field is None
-        section = CustomTaskConfig if is_own else field.annotation if field else None
+        own = type_of(part) if section is TasksConfig else None
+        section = FOLDERS.config_class(own) if own else field.annotation if field else None
         section = next((kind for kind in get_args(section) if kind is not NoneType), section)
         if not isinstance(section, type) or not issubclass(section, Section):
             return "see the comments in params.yaml for the known keys"

@@ -15,7 +15,7 @@ from dopsd.config.loading import checked, parse_yaml, read_yaml
 from dopsd.config.named_files import require_files
 from dopsd.config.params import Params
 from dopsd.config.profiles.layers import MEMBERS, completed, embedded, is_embedded
-from dopsd.config.tasks import own_tasks
+from dopsd.config.tasks import by_name, own_tasks
 from dopsd.core.errors import Code
 from dopsd.core.files import rewrite
 from dopsd.core.settings import Section
@@ -209,6 +209,9 @@ def fit_sections(raw: dict[str, Any], settings: Params, old: dict[str, Any]) -> 
                 }
                 defaults["train"] = overrides
             part[name] = profiles.without_overrides(defaults)
+        if section == "data":
+            own = names_used[section] - part.keys() - {*registry.names}
+            part |= {name: by_name(name) for name in own}
         if profile:
             same = {name for name in part if part[name] == profile[section].get(name)}
             part = {name: part[name] for name in part if name in stay or name not in same}

@@ -17,6 +17,7 @@ EXTRAS = {  # package: extra of pyproject.toml
     "mlflow": "tracking",
     "prefect": "pipeline",
     "pyarrow": "data",
+    "reasoning_gym": "gym",
     "sqlalchemy": "pipeline",
 }
 

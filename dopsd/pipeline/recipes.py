@@ -22,7 +22,7 @@ from dopsd.core.environment import DVC_STAGE
 from dopsd.core.errors import Code
 from dopsd.core.files import rewrite
 from dopsd.core.fingerprint import folder_of, recipe
-from dopsd.tasks.registry import CUSTOM, FOLDERS, TASKS
+from dopsd.tasks.registry import TASKS, package_of
 
 FILE, PARAMS = Path("recipes.yaml"), Path("params.yaml")
 HEADER = """\
@@ -57,7 +57,7 @@ def recipes() -> dict[str, Any]:
     """
     root = folder_of("dopsd")
     own = own_tasks(read_yaml(PARAMS)) if PARAMS.is_file() else {}
-    tasks = TASKS.packages | dict.fromkeys(own, FOLDERS.packages[CUSTOM])
+    tasks = TASKS.packages | {name: package_of(name) for name in own}
     return {
         **{name: recipe(root / name) for name in ROOMS},
         "stages": {name: recipe(root / f"pipeline/stages/{name}.py") for name in STAGES},

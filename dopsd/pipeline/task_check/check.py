@@ -17,6 +17,7 @@ from dopsd.config.named_files import not_there
 from dopsd.core.errors import Code, unknown
 from dopsd.core.progress import table_console
 from dopsd.models.tokenizer import TokenCounts, token_counts
+from dopsd.pipeline.task_check import library
 from dopsd.pipeline.task_check.rows import (
     SHOWN,
     Findings,
@@ -30,10 +31,13 @@ from dopsd.pipeline.task_check.rows import (
     read,
     shortest,
 )
+from dopsd.tasks.common.asking import AskingTask
 from dopsd.tasks.common.config import Source, TaskConfig
+from dopsd.tasks.common.generated import GeneratedTask
 from dopsd.tasks.common.storage import DATA
 from dopsd.tasks.custom.config import CustomTaskConfig
 from dopsd.tasks.custom.task import CustomTask
+from dopsd.tasks.registry import GYM, load_task, type_of
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -48,23 +52,21 @@ def check(params: Params, name: str, answers_file: Path | None) -> None:
         name: A task that section data defines.
         answers_file: A file of answers to score too; None: none.
     """
+    params = params.model_copy(update={"data": params.data.with_named(name)})
     config = params.data.custom.get(name)
     if config is None:
         names = list(params.data.custom) or ["none yet; docs/own-task.md shows how to add one"]
         raise Code.UNKNOWN_NAME.error(unknown(f"task check {name}", names))
     if lines := not_there(task_files(params, name)):
         raise Code.NAMED_FILE_MISSING.error([f"{line}: no such file" for line in lines])
-    task, findings = CustomTask(name, config), Findings()
-    rows = read(task)
-    texts = [shortest(task, row.problem.answer) for row in rows]
-    Lengths(params, task, rows).check(texts, findings)
-    check_splits(task, rows, findings)
-    check_references(task, rows, findings)
-    check_points(task, rows, findings)
-    check_others(task, rows, findings)
-    check_solutions(task, rows, findings)
-    if answers_file:
-        check_file(task, answers_file, findings)
+    task, findings = load_task(name, config), Findings()
+    if isinstance(task, GeneratedTask):
+        rows = library.problems_of(task)
+        texts = [library.shortest(task, row.problem.answer) for row in rows]
+        Lengths(params, task, rows).check(texts, findings)
+        library.check_answers(task, rows, findings)
+    elif isinstance(task, CustomTask):
+        _check_rows(params, task, answers_file, findings)
     sys.stdout.write("\n".join(findings.lines[1:]) + "\n\n")
     if findings.faults:
         raise Code.NOT_TRAINABLE.error(
@@ -76,18 +78,35 @@ def check(params: Params, name: str, answers_file: Path | None) -> None:
     )
 
 
+def _check_rows(
+    params: Params, task: CustomTask, answers_file: Path | None, findings: Findings
+) -> None:
+    """Check a task of rows of a file or of the hub."""
+    rows = read(task)
+    texts = [shortest(task, row.problem.answer) for row in rows]
+    Lengths(params, task, rows).check(texts, findings)
+    check_splits(task, rows, findings)
+    check_references(task, rows, findings)
+    check_points(task, rows, findings)
+    check_others(task, rows, findings)
+    check_solutions(task, rows, findings)
+    if answers_file:
+        check_file(task, answers_file, findings)
+
+
 def list_tasks(params: Params) -> None:
     """Print a table of all tasks: where they come from, their problems, how they are scored."""
     table = Table("task", "type", "source", *SPLITS, "verifier", box=SIMPLE)
     for name, config in params.data.tasks.items():
-        is_custom = isinstance(config, CustomTaskConfig)
-        kind = "custom" if is_custom else "built in"
+        kind = type_of(name) or "built in"
         verifier = config.verifier.type if isinstance(config, CustomTaskConfig) else "its own"
         sizes = [_size(name, config, split) for split in SPLITS]
         source = vars(config).get("train")
-        path = source.path if isinstance(source, Source) else "made by dopsd"
+        path = source.path if isinstance(source, Source) else vars(config).get("dataset")
+        path = path or "made by dopsd"
         table.add_row(Text(name), kind, Text(path), *sizes, verifier)
     table_console().print(table)
+    table_console().print(f"{GYM}: `dopsd task list {GYM}` shows over a hundred more, by name")
 
 
 def _size(name: str, config: TaskConfig, split: str) -> str:
@@ -106,7 +125,7 @@ Chat = list[dict[str, str]]
 class Lengths:
     """Prompts and answers of a task's rows as the model of its settings tokenises them."""
 
-    def __init__(self, params: Params, task: CustomTask, rows: list[Located]) -> None:
+    def __init__(self, params: Params, task: AskingTask, rows: list[Located]) -> None:
         self.sampling, self.task, self.rows = params.sampling, task, rows
         self.model = params.model_of(task.name)
         self.tokens = token_counts(Path(self.model.path))

@@ -12,6 +12,7 @@ from dopsd.core.types import Score
 BOX, FRAME = "\\boxed", "\\fbox"
 BRACES = re.compile("[{}]")
 TAGS = re.compile("</?(?:reasoning|answer)>")
+SCORED_BY = "scored_by"  # in extra of a problem: digest of what decides the scores of its answers
 # gold answer of a question that a person typed; no row has it, and every answer scores 0
 UNKNOWN = ""
 

@@ -76,6 +76,11 @@ class CustomTaskConfig(TaskConfig):
         return self
 
     @property
+    def is_graded(self) -> bool:
+        """Whether scores may be partial."""
+        return self.verifier.is_graded
+
+    @property
     def has_solutions(self) -> bool:
         """Whether problems come with a worked solution."""
         return self.solution is not None

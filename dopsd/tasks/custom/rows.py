@@ -7,13 +7,12 @@ from string import Formatter
 from typing import Any
 
 from dopsd.core.errors import Code
+from dopsd.tasks.common.answers import SCORED_BY
 from dopsd.tasks.common.formats import extract
 from dopsd.tasks.common.json_files import Figure, json_of
 from dopsd.tasks.common.program import ROW
 from dopsd.tasks.common.sources import Row, columns_found, encodable
 from dopsd.tasks.custom.config import CustomTaskConfig, columns_of
-
-SCORED_BY = "scored_by"  # in extra of a problem: digest of what decides the scores of its answers
 
 
 def cell(row: Row, column: str, key: str, decimal: str = ".") -> str:

@@ -13,14 +13,14 @@ from typing import Any, Protocol
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import is_main_rank, log
 from dopsd.core.types import Problem, Score
-from dopsd.tasks.common.answers import UNKNOWN, score_by_rule
+from dopsd.tasks.common.answers import SCORED_BY, UNKNOWN, score_by_rule
 from dopsd.tasks.common.asking import AskingTask, no_longer_than
 from dopsd.tasks.common.formats import extract
 from dopsd.tasks.common.rows import held_out, named_apart, new_problem
 from dopsd.tasks.common.sources import Row, each, read_rows
 from dopsd.tasks.common.storage import DATA, as_lines
 from dopsd.tasks.custom.config import CustomTaskConfig
-from dopsd.tasks.custom.rows import SCORED_BY, RowReader, as_text
+from dopsd.tasks.custom.rows import RowReader, as_text
 from dopsd.tasks.custom.verifiers.command import mathematics, verifier_command
 from dopsd.tasks.custom.verifiers.config import VerifierConfig
 from dopsd.tasks.custom.verifiers.json_schema import JsonSchema

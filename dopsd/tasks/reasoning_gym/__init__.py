@@ -1,0 +1,1 @@
+"""Problems and scorers of the library reasoning-gym, defined in params.yaml."""

@@ -1,0 +1,188 @@
+"""Tasks of reasoning-gym: the real library makes problems and scores answers, in its processes."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dopsd.config.loading import checked
+from dopsd.config.profiles import resolve
+from dopsd.core.errors import DopsdError
+from dopsd.core.types import Problem
+from dopsd.tasks.common.generated import GeneratedTask, GeneratedTaskConfig, Made
+from dopsd.tasks.common.sandbox import missing_sandbox
+from dopsd.tasks.reasoning_gym import server
+from dopsd.tasks.reasoning_gym.config import EVALUATED, UNANSWERED, VERSION, ReasoningGymConfig
+from dopsd.tasks.reasoning_gym.task import REPEATABLE
+from dopsd.tasks.registry import load_task, score_name
+
+gym = pytest.importorskip("reasoning_gym", reason="needs the extra gym")
+LIBRARY = Path(gym.__file__).parent
+NAMES = sorted(gym.factory.DATASETS)
+SMALL = {"train": 6, "validation": 3, "test": 3}
+
+
+def task(dataset: str, **settings: object) -> GeneratedTask:
+    section = {"type": "reasoning_gym", "dataset": dataset, **SMALL, **settings}
+    made = load_task("gym_mine", ReasoningGymConfig.model_validate(section))
+    assert isinstance(made, GeneratedTask)
+    return made
+
+
+def test_every_split_has_questions_of_its_own_and_the_same_ones_again():
+    """In processes of their own, whatever the order of Python's sets."""
+    mine = task("word_ladder", config={"min_word_length": 3, "max_word_length": 3})
+    splits = mine.build()
+    assert {split: len(problems) for split, problems in splits.items()} == SMALL
+    questions = [p.prompt for problems in splits.values() for p in problems]
+    assert len(questions) == len(set(questions)) == 12
+    assert task("word_ladder", config=mine.config.config).build() == splits
+    assert task("word_ladder", config=mine.config.config, seed=1).build() != splits
+    (problem, *_) = splits["test"]
+    assert problem.reference == f"<answer>{problem.answer}</answer>"
+    assert mine.fault(problem) is None
+    assert "run `dopsd prepare --task gym_mine`" in str(task("word_ladder").fault(problem))
+
+
+def test_right_is_a_threshold_and_partial_credit_is_kept():
+    sudoku = Problem("p", "", "1 2\n3 4", None, {})
+    half = task("mini_sudoku", threshold=0.5)
+    scores = {"1 2\n3 4": 1.0, "1 2": 0.5, "9": 0.25}
+    for graded, expected in ((False, [1.0, 1.0, 0.0]), (True, [1.0, 0.5, 0.25])):
+        mine = GeneratedTask(
+            "gym_mine", half.config.model_copy(update={"graded": graded}), half.maker
+        )
+        mine.score = lambda _, answer: scores.get(answer, 0.0)
+        found = [mine.verify(sudoku, f"<answer> {text} </answer>") for text in scores]
+        assert [score.score for score in found] == expected
+        assert [score.correct for score in found] == [True, True, False]
+        assert [score.figures["partial"] for score in found] == [1.0, 0.5, 0.25]
+        assert mine.verify(sudoku, "1 2\n3 4").score == 0.0  # without the tag
+    assert score_name("gym_mine", "partial").startswith("the mean score of the library")
+
+
+def test_the_library_scores_in_a_process_that_garbage_does_not_end():
+    mine = task("prime_factorization")
+    problem, *_ = mine.build()["test"]
+    assert mine.verify(problem, f"<answer>{problem.answer}</answer>").correct
+    for text in ("qwertz 7", "", "9" * 50_000, "\N{GREEK SMALL LETTER PI} \ud800", "2 x " * 5000):
+        assert not mine.verify(problem, f"<answer>{text}</answer>").correct
+    assert mine.verify(problem, f"<answer>{problem.answer}</answer>").correct
+    assert mine.verify(mine.ask("What is 6?"), "<answer>2 x 3</answer>").score == 0.0
+    assert mine.maker.score(problem, "junk") == 0.0  # its scorer raises ValueError
+
+
+@pytest.mark.skipif(bool(missing_sandbox()), reason="needs bubblewrap")
+def test_an_answer_that_the_library_evaluates_reaches_nothing(tmp_path):
+    """`n_queens` evaluates a list, `countdown` an expression."""
+    for dataset in ("n_queens", "countdown"):
+        mine, mark = task(dataset), tmp_path / dataset
+        problem, *_ = mine.build()["test"]
+        order = f"__import__('pathlib').Path({str(mark)!r}).write_text('x')"
+        assert mine.verify(problem, f"<answer>{problem.answer}</answer>").correct
+        assert mine.maker.score(problem, f"[{order}]") < 0.1 > mine.maker.score(problem, order)
+        killing = "__import__('os').kill(__import__('os').getppid(), 9)"
+        assert mine.maker.score(problem, killing) < 0.1
+        assert mine.maker.score(problem, problem.answer) == 1.0
+        assert not mark.exists()
+
+
+def test_scorers_that_evaluate_answers_are_known():
+    """All modules of the library that evaluate: these below evaluate what they made themselves."""
+    own = {"codeio", "generators_50_99", "generators_00_49", "bitwise_arithmetic"}
+    own |= {"basic_arithmetic", "number_sorting"}
+    evaluating = re.compile(r"(?<![\w.])(eval|exec)\(|(sympy|sp)\.parse_expr|sympy_parser|sympify")
+    found = {p.stem for p in LIBRARY.rglob("*.py") if evaluating.search(p.read_text())}
+    assert found - own == EVALUATED
+
+
+@pytest.mark.full
+def test_all_datasets_make_problems_that_their_scorers_take(tmp_path):
+    """Twice: the sets of Python, the clock and the global generators change nothing."""
+    assert len(NAMES) == 106
+    script = f"""
+import json, sys
+sys.path.insert(0, {str(Path(server.__file__).parent)!r})
+import server
+rows = {{}}
+for name in {[name for name in NAMES if name != "composite"]}:
+    rows[name] = [server.made(name, "{{}}", 5, 40, index) for index in range(8)]
+    for row in rows[name]:
+        request = json.loads(json.dumps(row)) | {{"response": (row["answer"] or "").strip()}}
+        row["scores"] = [server.score(request | r) for r in ({{}}, {{"response": ""}})]
+open(sys.argv[1], "w").write(json.dumps(rows))
+"""
+    texts = []
+    for path in (tmp_path / "first", tmp_path / "second"):
+        words = [*REPEATABLE, sys.executable, "-W", "ignore", "-c", script, str(path)]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        texts.append(path.read_text())
+    assert texts[0] == texts[1]
+    rows = json.loads(texts[0])
+    wrong = {n for n, made in rows.items() if any(row["scores"][0] < 1.0 for row in made)}
+    assert wrong == UNANSWERED
+    assert [n for n, made in rows.items() if any(row["scores"][1] > 0.05 for row in made)] == []
+    assert [n for n, made in rows.items() if len({row["question"] for row in made}) < 4] == []
+
+
+def test_composites_mix_datasets_and_know_what_a_part_needs():
+    parts = [{"name": "chain_sum", "weight": 2.0}, {"name": "lcm", "config": {"max_value": 9}}]
+    mixed = task("composite", config={"datasets": parts})
+    problems = mixed.build()["train"]
+    assert all(mixed.verify(p, f"<answer>{p.answer}</answer>").correct for p in problems)
+    assert {"Least Common" in p.prompt for p in problems} == {True, False}
+    assert mixed.config.datasets == {"chain_sum", "lcm"} and mixed.config.has_solutions
+    assert not task("composite", config={"datasets": [{"name": "boxnet"}]}).config.has_solutions
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"dataset": "mini_sudok"}, "did you mean mini_sudoku"),
+        ({"dataset": "lcm", "config": {"numbers": 3}}, "unexpected keyword argument 'numbers'"),
+        ({"dataset": "lcm", "config": {"min_numbers": 0}}, "min_numbers"),
+        ({"dataset": "coin_flip", "config": {"min_trials": 3, "max_trials": 3}}, "found only"),
+        ({"dataset": "lcm", "version": "0.1.0"}, f"reasoning-gym {VERSION} is installed"),
+    ],
+)
+def test_settings_that_make_no_problems_are_one_line(settings, reason):
+    with pytest.raises(DopsdError, match=re.escape(reason)) as error:
+        task(**settings).build()
+    assert "data.gym_mine" in str(error.value) and str(error.value).count("\n") == 0
+
+
+def test_a_task_by_name_needs_no_section_and_types_keep_their_names():
+    raw = resolve("embedded")
+    named = {"matrix": {"tasks": ["gym_lcm"]}}
+    named["evaluate"] = raw["evaluate"] | {"watch": ["gym_word_sorting"]}
+    tasks = checked(raw | named, "x").data.tasks
+    assert tasks["gym_lcm"].dataset == "lcm" and tasks["gym_word_sorting"].version == VERSION
+    for name, section, reason in (
+        ("mine", {"type": "reasoning_gym", "dataset": "lcm"}, "begin with gym_"),
+        ("gym_lcm", {"type": "reasoning_gym", "dataset": "lcm", "sed": 1}, "did you mean seed?"),
+        ("gym_lcm", {"type": "reasoning_gym"}, "data.gym_lcm.dataset: Field required"),
+    ):
+        with pytest.raises(DopsdError, match=re.escape(reason)):
+            checked(raw | {"data": {name: section}}, "x")
+
+
+class Doubling:
+    """A library of one's own, as a plug-in may have."""
+
+    identity = "doubling 1"
+
+    def generate(self, seed, count):
+        yield from (Made(f"Double {seed + n}.", str(2 * (seed + n))) for n in range(count))
+
+    def score(self, problem, answer):
+        return float(answer == problem.answer)
+
+
+def test_another_library_comes_in_by_the_same_door():
+    mine = GeneratedTask("doubling", GeneratedTaskConfig(**SMALL), Doubling())
+    problem = mine.build()["train"][0]
+    assert mine.verify(problem, f"<answer>{problem.answer}</answer>").correct
+    assert mine.verify(problem, "<answer>1</answer>").figures["partial"] == 0.0
