@@ -20,6 +20,7 @@ from dopsd.config.profiles.layers import Family, families, language_models
 from dopsd.config.tasks import AlgorithmsConfig, TasksConfig
 from dopsd.core.settings import LARGEST, Section
 from dopsd.tasks.custom.config import CustomTaskConfig
+from dopsd.tasks.reasoning_gym.config import ReasoningGymConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -140,6 +141,7 @@ def sections(kind: type[Section] = Params, path: str = "") -> Iterator[tuple[str
             yield from sections(section, f"{path}{name}.")
             if section is TasksConfig:
                 yield f"{path}{name}.NAME", CustomTaskConfig
+                yield f"{path}{name}.gym_NAME", ReasoningGymConfig
         else:
             yield f"{path}{name}", section
 

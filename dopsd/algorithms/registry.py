@@ -38,11 +38,7 @@ def blocks_fault(name: str, config: AlgorithmConfig) -> str | None:
 
 
 def load_algorithm(name: str, config: AlgorithmConfig, context: AlgorithmContext) -> Algorithm:
-    """Return the algorithm `name`; `build` in the folder's algorithm.py makes it.
-
-    Args:
-        name: the folder, or the name of an entry point.
-    """
+    """Return the algorithm `name`; `build` in the folder's algorithm.py makes it."""
     from dopsd.algorithms.common.base import Algorithm  # imports torch; only training needs it
 
     arguments = {"config": config, "context": context}

@@ -176,21 +176,13 @@ def draw_speed(tested: dict[str, Any], title: str, path: Path) -> None:
 
 
 def beginning(curve: list[dict[str, Any]], start: str) -> str:
-    """Return where the curve of a run that started from a checkpoint begins.
-
-    Args:
-        curve: rows of curve.csv.
-    """
+    """Return where the curve of a run that started from a checkpoint begins."""
     is_known = any(row["update"] == 0 for row in curve)
     return f"0: {start}" if is_known else f"training began at {start}, not evaluated"
 
 
 def draw_training(log: list[dict[str, float]], title: str, path: Path) -> None:
-    """Draw loss, agreement with the teacher and signs of collapse (paper, Fig. 4) over updates.
-
-    Args:
-        log: rows of train.csv; metrics that a method does not have are left out.
-    """
+    """Draw loss, agreement with the teacher and signs of collapse (paper, Fig. 4) over updates."""
     names = [name for name in LABELS if any(row.get(name) for row in log)]
     rows_of_axes = -(-len(names) // 2)
     figure, axes = axes_of(rows_of_axes, 2, 0.5 + 1.6 * rows_of_axes, share_x=True)

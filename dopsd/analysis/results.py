@@ -188,11 +188,7 @@ MEANINGS = {
 
 
 def differing_keys(measured: Mapping[str, Records]) -> list[str]:
-    """Return a line for each field in which scores were measured differently.
-
-    Args:
-        measured: the records `measured_on` by the name of what was scored.
-    """
+    """Return a line for each field in which scores were measured differently."""
     known = {name: fields(records) for name, records in measured.items()}
     return [_line(field, known) for field in _differing(known)]
 

@@ -178,11 +178,7 @@ def gaps_between(first: dict[str, Any], second: dict[str, Any]) -> list[float]:
 
 
 def gaps_of(first: list[Finished], second: list[Finished]) -> list[list[float]]:
-    """Return the test scores of one method minus those of another, for their common seeds.
-
-    Returns:
-        Differences of the selected checkpoints, [seed, problem].
-    """
+    """Return one method's test scores minus another's, [seed, problem], for common seeds."""
     second_by_seed = {run.seed: run for run in second}
     return [
         gaps_between(run.tested["best"], second_by_seed[run.seed].tested["best"])
@@ -275,11 +271,7 @@ class PaperTable:
 
 
 def paper_tables(task: str, names: dict[str, str]) -> list[PaperTable]:
-    """Return all published tables of a task.
-
-    Args:
-        names: names of the compared methods of the task, with their variants.
-    """
+    """Return all published tables of a task."""
     return [_table(task, paper, names) for paper in published_tables() if task in paper.lengths]
 
 

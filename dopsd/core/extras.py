@@ -23,11 +23,7 @@ EXTRAS = {  # package: extra of pyproject.toml
 
 
 def require(where: str, package: str) -> None:
-    """Refuse to continue without an optional package.
-
-    Args:
-        where: the command, key or file that needs the package; the message begins with it.
-    """
+    """Refuse to continue without an optional package."""
     if find_spec(package) is None:
         raise Code.PACKAGE_MISSING.error(f"{where}: {package} is not installed; {advice(package)}")
 

@@ -53,11 +53,7 @@ def take(hidden: Tensor, slots: Tensor) -> Tensor:
 
 
 def first_index(ids: Tensor, token: int) -> int:
-    """Return the position of the first such token; the length of `ids` without one.
-
-    Args:
-        ids: [n].
-    """
+    """Return the position of the first such token; the length of `ids` without one."""
     row: list[int] = ids.tolist()
     return row.index(token) if token in row else len(row)
 

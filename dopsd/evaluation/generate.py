@@ -221,11 +221,7 @@ LOOK_EVERY = 0.5  # seconds
 
 
 def wait_for_others(left: Callable[[], int], timeout: float) -> None:
-    """Wait until nothing is left that other processes have to write.
-
-    Args:
-        timeout: launch.timeout, the seconds in which something must come.
-    """
+    """Wait until nothing is left that other processes have to write."""
     number, since = left(), time.monotonic()
     while number:
         time.sleep(LOOK_EVERY)

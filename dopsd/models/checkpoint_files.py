@@ -81,11 +81,7 @@ def expected_shapes(config: PretrainedConfig) -> Shapes:
 
 
 def weight_files(folder: Path) -> Mapping[Path, set[str] | None]:
-    """Return the weight files, each with the tensors that the index lists in it.
-
-    Returns:
-        Names of tensors by file; None instead of names if there is one file and no index.
-    """
+    """Return the weight files with the tensors in each; None: one file without an index."""
     if (folder / WHOLE).is_file():
         return {folder / WHOLE: None}
     if not (folder / INDEX).is_file():
@@ -272,11 +268,7 @@ def whole_tensors(model: Denoiser) -> dict[str, Tensor]:
 
 
 def file_values(model: Denoiser, folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yield every tensor of a folder's weights, which fit the model and are finite.
-
-    Args:
-        folder: a checkpoint of all weights, or a base.
-    """
+    """Yield every tensor of a folder's weights, which fit the model and are finite."""
     check_folder(folder, model.config)
     repeated = model.config.repeated_tensors()
     for name, path in file_of(folder).items():

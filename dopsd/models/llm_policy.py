@@ -205,11 +205,7 @@ def load_policy(
 
 
 def shard_base(model: Denoiser, device: torch.device) -> LockstepForwards:
-    """Shard the frozen weights of each block over the processes.
-
-    Returns:
-        The forwards that all processes must make together.
-    """
+    """Shard the frozen weights of each block, and return the forwards to make together."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor

@@ -161,11 +161,7 @@ def load_adapter(
 def check_adapter(
     peft_model: PeftModel, tensors: dict[str, Tensor], source: object = "adapter"
 ) -> None:
-    """Refuse weights that do not fit the adapter; the model may be on the meta device.
-
-    Args:
-        source: where the weights come from, for messages.
-    """
+    """Refuse weights that do not fit the adapter; the model may be on the meta device."""
     expected = {name: list(tensor.shape) for name, tensor in _state(peft_model).items()}
     actual = {name: list(tensor.shape) for name, tensor in tensors.items()}
     mismatched = sorted(

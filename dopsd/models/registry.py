@@ -38,11 +38,7 @@ def folder_name(model_type: str) -> str:
 
 
 def architecture_of(folder: Path) -> str | None:
-    """Return the architecture of a checkpoint, by the name of its folder in dopsd/models.
-
-    Returns:
-        The name; None if config.json names no model_type.
-    """
+    """Return the folder in dopsd/models of a checkpoint's architecture; None without model_type."""
     try:
         raw = json.loads((folder / "config.json").read_bytes())
         model_type, classes = raw["model_type"], raw.get("architectures") or []

@@ -74,11 +74,7 @@ def rendering(
     advice: str = "correct it, or download the file again",
     code: Code = Code.TOKENIZER,
 ) -> Iterator[None]:
-    """Turn the failure of a chat template in this context into one line.
-
-    Args:
-        place: the tokenizer's folder, or the row that is rendered.
-    """
+    """Turn the failure of a chat template in this context into one line."""
     try:
         yield
     except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:

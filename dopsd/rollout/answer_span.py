@@ -88,11 +88,7 @@ def answer_in_text(text: str) -> TextSpan | None:
 
 
 def answer_span(text: Text, ids: Tensor, eos_id: int) -> AnswerSpan | None:
-    """Return the tokens of the answer before the first end of text; None without an answer.
-
-    Args:
-        ids: [G], a completion.
-    """
+    """Return the tokens of the answer before the first end of text; None without an answer."""
     pieces = text.pieces(ids[: first_index(ids, eos_id)])
     whole, begins = "".join(pieces), [0, *accumulate(map(len, pieces))]
     found = answer_in_text(whole)

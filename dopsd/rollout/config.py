@@ -120,11 +120,7 @@ def shared_block(model: Forward) -> int:
 
 
 def blocks_misfit(size: int | None, gen_length: int, block_length: int) -> str | None:
-    """Return why blocks of sampling do not fit a block-causal model; None if they do.
-
-    Args:
-        size: tokens of the model's blocks; None: it has none.
-    """
+    """Return why blocks of sampling do not fit a block-causal model; None if they do."""
     if size is None or (gen_length % size == 0 and size % block_length == 0):
         return None
     if gen_length % size:

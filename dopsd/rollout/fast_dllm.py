@@ -134,11 +134,7 @@ class _View:
 
 
 def _commit(batch: _Batch, masks: _Masks, view: _View, k: int) -> None:
-    """Commit masked positions of each row, as `_chosen` says.
-
-    Args:
-        k: positions to commit without a threshold.
-    """
+    """Commit masked positions of each row, as `_chosen` says."""
     model, decoding, rows = batch.model, batch.decoding, masks.rows
     hidden = view.hidden(rows)  # [B, L, D]
     width = max(*masks.counts, 1)

@@ -295,11 +295,7 @@ def percent_name(metric: str) -> str:
 
 
 def with_percent(metrics: dict[str, float]) -> dict[str, float]:
-    """Return metrics, and those of SHOWN_IN_PERCENT in percent as well.
-
-    Args:
-        metrics: values by name; shares are between 0 and 1.
-    """
+    """Return metrics, and those of SHOWN_IN_PERCENT in percent as well."""
     return metrics | {
         percent_name(name): 100 * value
         for name, value in metrics.items()

@@ -255,11 +255,7 @@ class CardOrigin:
 
 
 def trained_commit(key: RunKey) -> str | None:
-    """Return the git commit that trained a run, with `+` if tracked files differed from it.
-
-    Returns:
-        None for a run from DVC's cache, or from outside a repository.
-    """
+    """Return the commit that trained a run, `+` if files differed; None if none is known."""
     fingerprint = read_json(key.folder / "train.json", "dopsd train")["fingerprint"]
     parts = object_in(WORK / fingerprint / MACHINE).get("parts", [])
     recorded: str | None = parts[-1].get("commit") if parts else None

@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 
 
 def publish(publication: Publication) -> dict[str, int]:
-    """Publish every finished run.
-
-    Returns:
-        The champion's version by task.
-    """
+    """Publish every finished run, and return the champion's version by task."""
     if not publication.tracking.enabled:
         raise Code.TRACKING_OFF.error(
             "tracking.enabled is false in params.yaml; to publish, first run"

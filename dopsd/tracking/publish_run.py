@@ -61,11 +61,7 @@ def model_name(publication: Publication, task: str) -> str:
 def publish_run(
     publication: Publication, client: MlflowClient, tracked: Tracked
 ) -> tuple[int, float]:
-    """Publish the curve, checkpoints, figures and selected model of a run.
-
-    Returns:
-        The registered version and its accuracy on the selection split.
-    """
+    """Publish a run, and return the registered version and its accuracy on the selection split."""
     chosen = read_json(tracked.key.folder / "best" / "select.json", "dopsd select")
     tested = read_json(tracked.key.folder / "test" / "paired.json", "dopsd test")
     protocols, areas = tested["protocols"], tested.get("area") or {}

@@ -108,11 +108,7 @@ class MicroBatches:
     def gradients(
         self, method: Algorithm, policy: Policy, batches: list[Batch], denominator: float
     ) -> MetricSums:
-        """Add the gradients of loss / denominator to the trainable weights, and return the metrics.
-
-        Args:
-            denominator: of the update, over all ranks.
-        """
+        """Add the gradients of loss / denominator to the trainable weights; return the metrics."""
         if not self.size and (batches or policy.needs_lockstep):
             self._measure(method, policy, batches)
         while True:

@@ -26,11 +26,7 @@ PACKAGES = ("dopsd", "torch", "transformers", "peft", "accelerate", "numpy")
 
 
 def write_machine(scratch: Path, accelerator: Accelerator, update: int, devices: list[str]) -> None:
-    """Add this machine to the record of a training folder, if it is not the last one there.
-
-    Args:
-        update: the update after which training begins or continues here.
-    """
+    """Add this machine to the record of a training folder, if it is not the last one there."""
     if not accelerator.is_main_process:
         return
     parts: list[dict[str, Any]] = object_in(scratch / MACHINE).get("parts", []) if update else []

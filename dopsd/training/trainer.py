@@ -263,11 +263,7 @@ class Trainer:
         return over_ranks(self.accelerator, metrics)
 
     def step(self, metrics: MetricSums) -> dict[str, float]:
-        """Sum the gradients over the ranks, clip them, and change the weights.
-
-        Returns:
-            The update's row of the log, with the metrics of its collects.
-        """
+        """Sum the ranks' gradients, clip them, change the weights, and return the update's row."""
         metrics.add("loss", 0.0, 1)  # the mean of one sum: MicroBatches.gradients adds it
         metrics.add(TOKENS, 0.0, 1)
         norm = optimizer_step(self.optimizer, self.accelerator, self.settings, self.update)

@@ -106,9 +106,5 @@ class Algorithm(Protocol):
         ...
 
     def loss(self, policy: Policy, batch: Any) -> LossOutput:  # noqa: ANN401  # its own kind of Batch
-        """Return the loss of a micro-batch: the sum over rows of weight times loss, undivided.
-
-        Args:
-            batch: rows of one of the algorithm's batches.
-        """
+        """Return the loss of a micro-batch: the sum over rows of weight times loss, undivided."""
         ...

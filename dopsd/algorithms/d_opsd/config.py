@@ -1,6 +1,6 @@
 """Settings of d-OPSD."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -43,6 +43,13 @@ class DOpsdConfig(SelectingConfig):
     teacher_attention: Literal["base", "all", "causal"] = "base"
     ema_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99  # of the ema teacher, per update
     updates_per_trajectory: Count = 4  # updates over which a trajectory's states are spread
+    # of an update: neighbouring states, or every updates_per_trajectory-th state
+    chunks: Literal["contiguous", "interleaved"] = "contiguous"
+
+    def decisive(self, *ignored: str) -> dict[str, Any]:
+        """Return the values by which results are identified; contiguous chunks need no word."""
+        unsaid = () if self.chunks == "interleaved" else ("chunks",)
+        return super().decisive(*ignored, *unsaid)
 
     @property
     def reveals_own_future(self) -> bool:

@@ -122,7 +122,7 @@ def trained_steps(
     blocks: BlockSchedule,
     key: int,
 ) -> list[list[int]]:
-    """Return the steps to train on, in one contiguous chunk per update.
+    """Return the steps to train on, one chunk per update.
 
     With S recorded steps, `drop_remainder` is the published rule: floor((S-1)/chunks) x chunks
     states are trained on. `state_sample` first draws that many steps uniformly, which leaves the
@@ -135,6 +135,8 @@ def trained_steps(
     chunks = min(config.updates_per_trajectory, max(len(steps) - config.drop_remainder, 1))
     if config.drop_remainder:
         steps = steps[: (len(steps) - 1) // chunks * chunks]
+    if config.chunks == "interleaved":
+        return [steps[i::chunks] for i in range(chunks)]
     edges = [len(steps) * i // chunks for i in range(chunks + 1)]
     return [steps[a:b] for a, b in itertools.pairwise(edges) if b > a]
 

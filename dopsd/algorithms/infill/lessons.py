@@ -87,11 +87,7 @@ def lesson_view(lesson: Lesson, config: InfillConfig) -> TeacherView:
 
 
 def lesson_count(sums: MetricSums, kept: int, lessons: Sequence[Lesson]) -> None:
-    """Add the metrics of a collect.
-
-    Args:
-        lessons: those of them with a usable span.
-    """
+    """Add the metrics of a collect."""
     if kept:
         sums.add("span_share", len(lessons), kept)
     for item in lessons:
@@ -114,11 +110,7 @@ class Answers:
             )
 
     def of(self, policy: Policy, group: RolloutGroup) -> str | None:
-        """Return the answer that the teacher of a problem's rollout knows; None if there is none.
-
-        Args:
-            policy: the model, with its text conversion.
-        """
+        """Return the answer that the teacher of a problem's rollout knows; None if there is none."""
         problem, task = group.problem, self.task
         if self.kind == "sibling":
             return self._sibling(policy, group)

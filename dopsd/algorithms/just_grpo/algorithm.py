@@ -154,11 +154,7 @@ class Scored(NamedTuple):
 
 
 def position_logits(policy: Policy, batch: Positions, length: int) -> Scored:
-    """Return the logits of each position, masked with all committed later: a forward each.
-
-    Args:
-        length: G.
-    """
+    """Return the logits of each position, masked with all committed later: a forward each."""
     rows, columns = true_positions(batch.on_host("positions") >= 0, batch.ids.device)  # [N]
     places, ids = batch.positions[rows, columns], batch.ids[rows]  # [N], [N, P+G]
     completion, order = ids[:, -length:], batch.order[rows]  # [N, G]

@@ -151,11 +151,7 @@ class Sft:
 
 
 class HeldOut:
-    """Texts that are not learnt, masked alike each time.
-
-    Args:
-        shown: a prompt with its response, of which an answer is logged; or none.
-    """
+    """Texts that are not learnt, masked alike each time."""
 
     def __init__(
         self, context: AlgorithmContext, pairs: Sequence[Pair], shown: Sequence[Pair]

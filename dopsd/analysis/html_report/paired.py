@@ -40,11 +40,7 @@ class Outcomes(NamedTuple):
         return excludes_zero(interval) and is_enough
 
     def meaning(self, difference: float, interval: Sequence[float]) -> str:
-        """Return what a paired difference allows to conclude, in sentences.
-
-        Args:
-            interval: its 95% bootstrap interval.
-        """
+        """Return what a paired difference allows to conclude, in sentences."""
         counts = f"better on {self.better} problems, equal on {self.equal}, worse on {self.worse}"
         if not self.changed:
             return "Every answer scores as the base's, so this test cannot tell the two apart."
@@ -61,11 +57,7 @@ class Outcomes(NamedTuple):
 
 
 def outcomes(comparison: dict[str, Any]) -> Outcomes:
-    """Return the outcomes of a protocol of `test/paired.json`.
-
-    Args:
-        comparison: `base` and `best` with `per_problem`.
-    """
+    """Return the outcomes of a protocol of `test/paired.json`."""
     base, best = (comparison[side]["per_problem"] for side in ("base", "best"))
     gaps = [best[name] - score for name, score in base.items()]
     better, worse = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)

@@ -119,11 +119,7 @@ def with_request(params: Params, request: Request) -> Params:
 
 
 def measure(params: Params, request: Request, as_json: bool) -> dict[str, Any]:
-    """Score a checkpoint, write report and generations, and print accuracies with 95% intervals.
-
-    Returns:
-        The report, on every rank; only the main rank writes and prints.
-    """
+    """Score a checkpoint; the main rank writes report and generations, and prints accuracies."""
     if request.merged and not request.adapter:
         raise Code.OPTIONS.error("--merged: no adapter; name one with --adapter")
     params, protocol = with_request(params, request), protocol_of(params, request)

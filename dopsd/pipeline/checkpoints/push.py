@@ -49,11 +49,7 @@ class PushRequest:
 
 
 def push(request: PushRequest) -> str | None:
-    """Upload a checkpoint with its card and report, and return the commit's address.
-
-    Returns:
-        None if the hub has all of it already, or nothing was to be sent.
-    """
+    """Upload a checkpoint with card and report; return the commit's address, None without one."""
     hub.check_names(request.repo, request.revision)
     adapter = request.adapter or request.run.key.folder / "best"
     digests = require_sealed(adapter)

@@ -186,11 +186,7 @@ class Writing:
 
 
 def run(words: Sequence[str]) -> int:
-    """Run a DVC command as the workspace's one writer, and return DVC's exit code.
-
-    Args:
-        words: Command and arguments, such as `["repro", "--force", "train"]`.
-    """
+    """Run a DVC command as the workspace's one writer, and return DVC's exit code."""
     require(words[0], "dvc")
     if not Path("dvc.yaml").is_file():
         raise Code.NOT_A_PROJECT.error(

@@ -41,11 +41,7 @@ def is_kept(key: RunKey) -> bool:
 
 
 def keep(key: RunKey) -> str:
-    """Keep the results of a finished run that trains with other settings now.
-
-    Returns:
-        A line that says so; empty if nothing is replaced.
-    """
+    """Keep the results of a finished run that changed, and return a line that says so, or ''."""
     entries = _entries(key)
     if not entries or not _differences(entries[f"train@{key.stage}"]["params"]):
         return ""

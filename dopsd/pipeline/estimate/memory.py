@@ -44,11 +44,7 @@ def block_bytes(kernels: str) -> BlockBytes:
 
 
 def memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
-    """Return the bytes of each GPU by what they hold, for the larger of sampling and training.
-
-    Args:
-        shape: shape of the model and its adapter.
-    """
+    """Return the bytes of each GPU by what they hold, for the larger of sampling and training."""
     model = params.model_of(params.matrix.tasks[0])
     wide = 4 if model.dtype == "float32" else 2
     linear = NF4_BYTES if model.quantization == "nf4" else wide

@@ -82,11 +82,7 @@ def changed(first: dict[str, Any], second: dict[str, Any], prefix: str = "") -> 
 def repeat_commands(
     key: RunKey, profile: str, changes: list[Change], commit: str | None
 ) -> list[str]:
-    """Return the commands that repeat a run in a clone.
-
-    Args:
-        commit: the git commit that trained the run, if known and without further changes.
-    """
+    """Return the commands that repeat a run in a clone."""
     variant = key.method.partition(BETWEEN)[2]
     cell = {"tasks": [key.task], "methods": [key.method], "seeds": [key.seed]}
     pairs = {f"matrix.{name}": value for name, value in cell.items()}

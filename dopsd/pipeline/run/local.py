@@ -33,11 +33,7 @@ UNCHANGED = re.compile(r"Stage '(.+)' (?:didn't change, skipping|is cached - ski
 
 
 def run_here(request: RunRequest, params: Params) -> None:
-    """Write the settings, then run all stages in this folder and publish the results.
-
-    Args:
-        request: What the run was asked to do; it was checked.
-    """
+    """Write the settings, then run all stages in this folder and publish the results."""
     from dopsd.pipeline.dvc.disk_room import require_room  # slow to import
 
     require_room(params)

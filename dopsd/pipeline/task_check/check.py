@@ -131,11 +131,7 @@ class Lengths:
         self.tokens = token_counts(Path(self.model.path))
 
     def check(self, answers: Sequence[str], findings: Findings) -> None:
-        """Show prompts, and report lengths and what does not fit.
-
-        Args:
-            answers: a generation with the right answer for each row.
-        """
+        """Show prompts, and report lengths and what does not fit."""
         chats = [self.task.messages(r.problem, self.model.prompt_style) for r in self.rows]
         prompts = self._prompts(chats[:PROMPTS])
         findings.head(f"The first {PROMPTS} prompts, as the model gets them")

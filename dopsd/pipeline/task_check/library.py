@@ -86,14 +86,13 @@ def list_datasets(params: Params) -> None:
     from dopsd.tasks.reasoning_gym.task import listed
 
     tokens = token_counts(Path(params.model.path))
-    table = Table("task", "kind", "question", "answer", "tokens", "ms", "note", box=SIMPLE)
+    table = Table("task", "question", "answer", "tokens", "ms", "note", box=SIMPLE)
     for row in listed():
         name = row["dataset"]
-        texts = [" ".join((row.get(key) or "-").split()) for key in ("question", "answer")]
-        counts = " + ".join(map(str, tokens.counts(texts))) if tokens and "seconds" in row else "-"
-        cost = f"{1000 * row['seconds']:.0f}" if "seconds" in row else "-"
-        shown = [Text(text[:60]) for text in texts]
-        table.add_row(GYM_NAME + name, row["kind"], *shown, counts, cost, note_of(name))
+        texts = [" ".join((row[key] or "").split()) for key in ("question", "answer")]
+        counts = " + ".join(map(str, tokens.counts(texts))) if tokens else ""
+        cost, shown = f"{1000 * row['seconds']:.0f}", [Text(text[:60]) for text in texts]
+        table.add_row(GYM_NAME + name, *shown, counts, cost, note_of(name))
     table_console().print(table)
     table_console().print(
         f"tokens: of question and answer, by {params.model.path}; ms: to make one"

@@ -43,11 +43,7 @@ def read(task: CustomTask) -> list[Located]:
 
 
 def check_rows(params: Params) -> list[str]:
-    """Read every row of the local files of the matrix's tasks, as `prepare` will.
-
-    Returns:
-        A note for each file with columns that nothing reads.
-    """
+    """Read the rows of the matrix's local files, and return a note for each with unread columns."""
     notes = []
     for name in params.matrix.tasks:
         config = params.data.tasks[name]
@@ -101,11 +97,7 @@ TRUTHS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0
 
 
 def generation(task: CustomTask, answer: str) -> str | None:
-    """Return a generation with this answer, by the first format that has one text.
-
-    Returns:
-        The text; None where only patterns count, or a pattern finds something else in the text.
-    """
+    """Return a generation with this answer by the first format that has one text; None without."""
     c = task.config
     if (text := written(answer, c.answer_format[0])) is not None:
         return text

@@ -33,11 +33,7 @@ def laid_out(reasoning: str, answer: str) -> str:
 
 
 def braced(text: str, start: int) -> str | None:
-    """Return the text between the first brace from `start` on and its closing brace.
-
-    Returns:
-        The text, or None if the brace stays open.
-    """
+    """Return the text between the first brace from `start` on and its closing brace, or None."""
     opened = text.find("{", start)
     depth = 0
     for brace in BRACES.finditer(text, max(opened, 0)):

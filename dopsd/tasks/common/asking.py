@@ -57,11 +57,7 @@ class AskingTask:
         return f"{self.instructions}\n\n{problem.prompt}"
 
     def messages(self, problem: Problem, style: str) -> list[dict[str, str]]:
-        """Return the chat that asks the problem.
-
-        Returns:
-            Messages as {role, content}.
-        """
+        """Return the chat that asks the problem, messages as {role, content}."""
         if style == "compact":
             text = problem.prompt
         elif self.has_own_prompt:

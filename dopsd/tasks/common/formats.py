@@ -2,6 +2,7 @@ r"""Find the answer in a generation: in \boxed{}, in a tag, after a marker, by a
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from functools import cache
@@ -12,7 +13,10 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from dopsd.core.progress import log
 from dopsd.core.settings import Section
-from dopsd.tasks.common.answers import BOX, braced, closed, last_boxed
+from dopsd.core.types import Problem, Score
+from dopsd.tasks.common.answers import BOX, UNKNOWN, braced, closed, last_boxed, score_by_rule
+from dopsd.tasks.common.asking import AskingTask
+from dopsd.tasks.common.rows import new_problem
 
 Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 Text = Annotated[str, Field(min_length=1)]
@@ -94,11 +98,7 @@ def search(pattern: str, text: str) -> bool:
 
 
 def last_match(text: str, pattern: str) -> str | None:
-    """Return group 1 of the last match, or the match where there are no groups.
-
-    Returns:
-        The text; None without a match, and after SECONDS.
-    """
+    """Return group 1 of the last match, or the match; None without one, and after SECONDS."""
     try:
         matched = next(
             iter(deque(_compiled(pattern).finditer(text, timeout=SECONDS), maxlen=1)), None
@@ -143,11 +143,7 @@ READERS = {"boxed": _boxed, "tag": closed, "after": _after, "regex": last_match,
 
 
 def extract(text: str, formats: Sequence[AnswerFormat]) -> str | None:
-    """Return the answer by the first format that the text has, without white space at its ends.
-
-    Returns:
-        The answer, or None if no format has one, or only a blank one.
-    """
+    """Return the stripped answer by the first format that has one; None if no format has."""
     for answer_format in formats:
         ((name, value),) = answer_format.chosen.items()
         answer = (READERS[name](text, value) or "").strip()
@@ -157,11 +153,7 @@ def extract(text: str, formats: Sequence[AnswerFormat]) -> str | None:
 
 
 def written(answer: str, answer_format: AnswerFormat) -> str | None:
-    """Return the shortest generation that gives this answer in a format.
-
-    Returns:
-        The text; None for a pattern, which has no one text.
-    """
+    """Return the shortest generation with this answer; None for a pattern."""
     ((name, value),) = answer_format.chosen.items()
     shapes = {
         "boxed": f"{BOX}{{{answer}}}",
@@ -170,3 +162,32 @@ def written(answer: str, answer_format: AnswerFormat) -> str | None:
         "text": answer,
     }
     return shapes.get(name)
+
+
+class FormattedTask(AskingTask):
+    """Base class of tasks whose settings say where the answer is in a generation."""
+
+    answer_format: Sequence[AnswerFormat]
+
+    @abstractmethod
+    def score(self, problem: Problem, answer: str | None) -> float:
+        """Return the score of an answer that was found, from 0 to 1; 0 for none."""
+
+    def ask(self, text: str) -> Problem:
+        """Return the problem of a question that a person typed, without a gold answer."""
+        return new_problem(self.name, text, UNKNOWN)
+
+    def instructed(self, problem: Problem) -> str:
+        """Return the instructions, if there are any, followed by the problem."""
+        return super().instructed(problem) if self.instructions else problem.prompt
+
+    def answer_text(self, problem: Problem) -> str | None:
+        """Return the gold answer, as the row has it; None if it is unknown."""
+        return problem.answer or None
+
+    def verify(self, problem: Problem, text: str) -> Score:
+        """Return the answer in a generation, and its score."""
+        found = extract(text, self.answer_format), extract(text, self.answer_format[:1])
+        scores = {answer: self.score(problem, answer) for answer in {*found}}
+        published, strict = ((answer, scores[answer]) for answer in found)
+        return score_by_rule(self.config.scoring, published, strict)

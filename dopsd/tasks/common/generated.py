@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from pydantic import Field
@@ -15,10 +15,10 @@ from dopsd.core.metrics import Metric
 from dopsd.core.progress import Progress
 from dopsd.core.settings import Count, PositiveShare, Whole
 from dopsd.core.types import Problem, Score
-from dopsd.tasks.common.answers import SCORED_BY, UNKNOWN, score_by_rule
-from dopsd.tasks.common.asking import AskingTask, no_longer_than
+from dopsd.tasks.common.answers import SCORED_BY, UNKNOWN
+from dopsd.tasks.common.asking import no_longer_than
 from dopsd.tasks.common.config import TaskConfig
-from dopsd.tasks.common.formats import AnswerFormat, Formats, extract, written
+from dopsd.tasks.common.formats import AnswerFormat, Formats, FormattedTask, written
 from dopsd.tasks.common.rows import new_problem
 from dopsd.tasks.common.storage import DATA
 
@@ -81,7 +81,7 @@ class GeneratedTaskConfig(TaskConfig):
         return super().texts + (["instructions"] if self.instructions else [])
 
 
-class GeneratedTask(AskingTask):
+class GeneratedTask(FormattedTask):
     """A task whose problems a library makes and scores."""
 
     config: GeneratedTaskConfig
@@ -89,6 +89,7 @@ class GeneratedTask(AskingTask):
     def __init__(self, name: str, config: GeneratedTaskConfig, maker: ProblemMaker) -> None:
         self.name, self.key, self.maker = name, f"data.{name}", maker
         self.instructions = INSTRUCTIONS if config.instructions is None else config.instructions
+        self.answer_format = config.answer_format
         super().__init__(config)
         self.graded = config.graded
         digest = hashlib.sha256(f"{maker.identity} {config.answer_format}".encode())
@@ -137,10 +138,6 @@ class GeneratedTask(AskingTask):
             f" changed since; run `dopsd prepare --task {self.name}`"
         )
 
-    def ask(self, text: str) -> Problem:
-        """Return the problem of a question that a person typed, without a gold answer."""
-        return new_problem(self.name, text, UNKNOWN)
-
     def of_generation(self, question: str, ground_truth: object) -> Problem:
         """Return the prepared problem with this question: only the library knows others."""
         paths = [DATA / self.name / f"{split}.jsonl" for split in SPLITS]
@@ -152,24 +149,14 @@ class GeneratedTask(AskingTask):
             )
         return problem
 
-    def instructed(self, problem: Problem) -> str:
-        """Return the instructions, if there are any, followed by the problem."""
-        return super().instructed(problem) if self.instructions else problem.prompt
-
-    def answer_text(self, problem: Problem) -> str | None:
-        """Return an answer with full marks, as the library has it; None if it is unknown."""
-        return problem.answer or None
-
     def verify(self, problem: Problem, text: str) -> Score:
-        """Return the answer in a generation, and its score by the library."""
-        c = self.config
-        found = extract(text, c.answer_format), extract(text, c.answer_format[:1])
-        partial = {answer: self.score(problem, answer) for answer in {*found}}
-        right = {answer: float(value >= c.threshold) for answer, value in partial.items()}
-        published, strict = ((a, (partial if c.graded else right)[a]) for a in found)
-        score = score_by_rule(c.scoring, published, strict)
-        figures = score.figures | {"partial": partial[score.answer]}
-        return replace(score, correct=bool(right[score.answer]), figures=figures)
+        """Return the answer in a generation, and its score by the library: partial, or 1 or 0."""
+        score = super().verify(problem, text)
+        right = {name: float(v >= self.config.threshold) for name, v in score.figures.items()}
+        figures = score.figures if self.graded else right
+        is_right = bool(right[self.config.scoring])
+        value = score.score if self.graded else float(is_right)
+        return Score(score.answer, value, is_right, figures | {"partial": score.score})
 
     def score(self, problem: Problem, answer: str | None) -> float:
         """Return the library's score of an answer; 0 for none, and for a typed question."""

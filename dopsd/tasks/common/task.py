@@ -36,11 +36,7 @@ class Task(Protocol):
         """Return the reward of a generation in reinforcement learning."""
 
     def of_generation(self, question: str, ground_truth: object) -> Problem:
-        """Return the problem of a row in a file of generations.
-
-        Args:
-            ground_truth: the gold answer, as `ground_truth` returns it.
-        """
+        """Return the problem of a row in a file of generations."""
 
     def ground_truth(self, problem: Problem) -> object:
         """Return the gold answer as files of generations hold it."""
@@ -90,11 +86,7 @@ class GridTask(Protocol):
     """A task whose answers are grids, which reports show as such."""
 
     def grid(self, problem: Problem, text: str) -> list[list[Cell]] | None:
-        """Return the cells of the answer in a generation, row by row.
-
-        Returns:
-            The rows; None if the generation has no answer of that form.
-        """
+        """Return the cells of the answer in a generation, row by row; or None."""
 
 
 def grid_values(task: Task, problem: Problem, text: str) -> list[list[dict[str, Any]]] | None:

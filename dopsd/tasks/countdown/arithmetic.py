@@ -48,11 +48,7 @@ def numbers_of(text: str) -> list[int]:
 
 
 def value(text: str, operations: Operations = PLAIN) -> float | Fraction | None:
-    """Return the value of an arithmetic expression, or None if it has no bounded value.
-
-    Args:
-        text: the expression; unary signs and brackets are allowed.
-    """
+    """Return the value of an arithmetic expression, or None if it has no bounded value."""
     if len(text) > LONGEST or not re.fullmatch(r"[0-9+\-*/().\s]+", text, re.ASCII):
         return None
     try:

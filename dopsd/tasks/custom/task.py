@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.progress import is_main_rank, log
-from dopsd.core.types import Problem, Score
-from dopsd.tasks.common.answers import SCORED_BY, UNKNOWN, score_by_rule
-from dopsd.tasks.common.asking import AskingTask, no_longer_than
-from dopsd.tasks.common.formats import extract
+from dopsd.core.types import Problem
+from dopsd.tasks.common.answers import SCORED_BY, UNKNOWN
+from dopsd.tasks.common.asking import no_longer_than
+from dopsd.tasks.common.formats import FormattedTask
 from dopsd.tasks.common.rows import held_out, named_apart, new_problem
 from dopsd.tasks.common.sources import Row, each, read_rows
 from dopsd.tasks.common.storage import DATA, as_lines
@@ -30,14 +30,14 @@ from dopsd.tasks.custom.verifiers.texts import Choice, Exact, Number, Pattern
 SPLITS = ("test", "validation", "train")  # a row of two splits stays in the first of these
 
 
-class CustomTask(AskingTask):
+class CustomTask(FormattedTask):
     """A task of the user's own."""
 
     config: CustomTaskConfig
 
     def __init__(self, name: str, config: CustomTaskConfig) -> None:
         self.name, self.key = name, f"data.{name}"
-        self.instructions = config.instructions or ""
+        self.instructions, self.answer_format = config.instructions or "", config.answer_format
         super().__init__(config)
         self.graded = config.verifier.is_graded
         self.rows = RowReader(self.key, config)
@@ -121,10 +121,6 @@ class CustomTask(AskingTask):
             )
         return self.verifier.fault(problem.answer)
 
-    def ask(self, text: str) -> Problem:
-        """Return the problem of a question that a person typed, without a gold answer."""
-        return new_problem(self.name, text, UNKNOWN)
-
     def of_generation(self, question: str, ground_truth: object) -> Problem:
         """Return the problem of a row in a file of generations; ground truth is a text or JSON.
 
@@ -181,23 +177,6 @@ class CustomTask(AskingTask):
                 for words in {_words(text) for text in texts}:
                     found.setdefault(words, []).append((texts, problem))
         return found
-
-    def instructed(self, problem: Problem) -> str:
-        """Return the instructions, if there are any, followed by the problem."""
-        return super().instructed(problem) if self.instructions else problem.prompt
-
-    def verify(self, problem: Problem, text: str) -> Score:
-        """Return the answer in a generation, and its score by the verifier."""
-        formats = self.config.answer_format
-        published, strict = extract(text, formats), extract(text, formats[:1])
-        scores = {answer: self.score(problem, answer) for answer in {published, strict}}
-        return score_by_rule(
-            self.config.scoring, (published, scores[published]), (strict, scores[strict])
-        )
-
-    def answer_text(self, problem: Problem) -> str | None:
-        """Return the gold answer, as the row has it; None if it is unknown."""
-        return problem.answer or None
 
     def score(self, problem: Problem, answer: str | None) -> float:
         """Return the verifier's score of an answer; 0 for none, and without a gold answer."""

@@ -3,6 +3,7 @@
 Imports nothing of dopsd: it runs as a program, also within the sandbox.
 """
 
+import ast
 import json
 import os
 import random
@@ -11,7 +12,6 @@ import sys
 import time
 import warnings
 from contextlib import suppress
-from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -20,34 +20,13 @@ EXAMPLES = ("possible_answer", "example_answer", "example_correct_answer")  # on
 PROCESSES, SECONDS = 16, 10  # most that a scorer may use that evaluates an answer
 
 
-def packed(value: Any) -> Any:  # noqa: ANN401  # any value of a problem
-    """Return a value as JSON that `unpacked` reads: tuples, and keys that are no texts, stay."""
-    if isinstance(value, tuple):
-        return {"tuple": [packed(item) for item in value]}
-    if isinstance(value, dict):
-        return {"dict": [[packed(key), packed(item)] for key, item in value.items()]}
-    if isinstance(value, list):
-        return [packed(item) for item in value]
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, Fraction):
-        return {"fraction": [value.numerator, value.denominator]}
-    if callable(getattr(value, "item", None)):  # a number of NumPy
-        return packed(value.item())
-    raise TypeError(f"a value of type {type(value).__name__}, which is no JSON")
-
-
-def unpacked(value: Any) -> Any:  # noqa: ANN401  # any value of a problem
-    """Return the value that `packed` described."""
-    if isinstance(value, list):
-        return [unpacked(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    ((kind, items),) = value.items()
-    items = unpacked(items)
-    if kind == "dict":
-        return dict(items)
-    return tuple(items) if kind == "tuple" else Fraction(*items)
+def literal(value: Any) -> Any:  # noqa: ANN401  # any value of a problem
+    """Return a value that Python reads from its text; fractions of gsm_symbolic as text."""
+    try:
+        ast.literal_eval(repr(value))
+    except ValueError:
+        return str(value)
+    return value
 
 
 @cache
@@ -67,22 +46,22 @@ def made(dataset: str, config: str, seed: int, size: int, index: int) -> dict[st
     """Return a problem: question, answer, solution, and the row that scoring needs."""
     random.seed(f"{seed} {index}")  # list_functions draws from the global generator
     entry = make(dataset, config, seed, size)[index]
-    metadata, answer = entry["metadata"], entry["answer"]
-    if dataset == "time_intervals":
-        metadata = {name: value for name, value in metadata.items() if name not in OF_TODAY}
+    unread = OF_TODAY if dataset == "time_intervals" else ()
+    metadata = {k: literal(v) for k, v in entry["metadata"].items() if k not in unread}
+    answer = entry["answer"]
     examples = [metadata[name] for name in EXAMPLES if answer is None and metadata.get(name)]
     shown = examples[0] if examples else answer
     shown = shown if isinstance(shown, str | None) else json.dumps(shown)
     solution = metadata.get("answer_cot")
-    row = {"dataset": dataset, "config": config}
-    row["entry"] = packed(entry | {"question": None, "metadata": metadata})
+    kept = {"answer": answer, "metadata": metadata}
+    row = {"dataset": dataset, "config": config, "entry": repr(kept)}
     return {"question": entry["question"], "answer": shown, "solution": solution, "row": row}
 
 
 def score(request: dict[str, Any]) -> float:
     """Return the library's score of an answer, from 0 to 1; 0 where its scorer fails."""
     row = request["row"]
-    entry = unpacked(row["entry"]) | {"question": request["question"]}
+    entry = ast.literal_eval(row["entry"]) | {"question": request["question"]}
     dataset = make(row["dataset"], row["config"], 0, 100)
     try:
         value = float(dataset.score_answer(request["response"], entry))
@@ -117,15 +96,12 @@ def listed() -> list[dict[str, Any]]:
     """Return every dataset with an example, and the seconds of making one problem."""
     from reasoning_gym.factory import DATASETS
 
-    rows = []
-    for name, (kind, _) in sorted(DATASETS.items()):
-        row = {"dataset": name, "kind": kind.__module__.split(".")[1]}
-        if name != "composite":
-            began = time.monotonic()
-            problems = [made(name, "{}", 1, 5, index) for index in range(3)]
-            row |= {k: problems[0][k] for k in ("question", "answer")}
-            row["seconds"] = (time.monotonic() - began) / len(problems)
-        rows.append(row)
+    rows = [{"dataset": "composite", "question": "", "answer": "", "seconds": 0.0}]
+    for name in sorted(DATASETS.keys() - {"composite"}):
+        began = time.monotonic()
+        problem, *_ = [made(name, "{}", 1, 5, index) for index in range(3)]
+        seconds = (time.monotonic() - began) / 3
+        rows.append({"dataset": name, "seconds": seconds, **problem, "row": None})
     return rows
 
 
@@ -144,7 +120,7 @@ def answered(request: dict[str, Any], evaluates: bool) -> dict[str, Any]:
 def main(user: int, evaluates: bool) -> None:
     """Answer the lines of standard input until it ends."""
     warnings.simplefilter("ignore")
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the library prints is no answer
     if user:
         os.setgroups([])

@@ -137,11 +137,7 @@ def blanks_right(problem: Problem, answer: str | None) -> float:
 
 
 def cells(problem: Problem, text: str, answer: str) -> list[list[Cell]] | None:
-    """Return the cells of an answer, row by row; None unless it is 16 digits in a row in the text.
-
-    Args:
-        answer: the answer that was extracted from it.
-    """
+    """Return the cells of an answer, row by row; None unless it is 16 digits in a row in the text."""
     first = text.find(answer, max(text.find("<answer>"), 0))
     if first < 0 or len(answer) != CELLS or not (answer.isascii() and answer.isdigit()):
         return None
@@ -247,11 +243,7 @@ class Sudoku(AskingTask):
     def held_out(
         self, split: str, grids: list[str], number: int
     ) -> tuple[list[Problem], list[str]]:
-        """Return a split, and the grids that are left for others.
-
-        Args:
-            split: its name, a key of the task's section with its number of puzzles.
-        """
+        """Return a split, and the grids that are left for others."""
         c = self.config
         count = {"train": c.train, "validation": c.validation, "test": c.test}[split]
         rng = stream(self.name, split, c.seed)

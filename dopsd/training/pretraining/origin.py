@@ -142,11 +142,7 @@ def _minutes(base: BaseSettings) -> int:
 
 
 def allowance() -> str:
-    """Return whether an existing base may be retrained, from DOPSD_ALLOW_RETRAIN.
-
-    Returns:
-        "" (no), "1" (a base that does not match) or "force" (any base).
-    """
+    """Return DOPSD_ALLOW_RETRAIN: '' (no), '1' (a base that does not match) or 'force' (any)."""
     value = os.environ.get(ALLOWANCE, "").removeprefix("0")
     if value not in ("", "1", FORCE):
         raise Code.VARIABLE.error(

@@ -183,13 +183,16 @@ def test_states_of_a_rollout_by_threshold_by_hand():
         (1, 4, False, [1]),
     ],
 )
-def test_states_are_cut_into_contiguous_chunks(count, chunks, drop, expected):
+def test_states_are_cut_into_chunks_or_dealt_to_the_updates(count, chunks, drop, expected):
     wide = BlockSchedule(1, (1,), MASK, EOS)
     run = rollout([1] * (count + 1), list(range(count + 1)))
     cut = {"drop_remainder": drop, "updates_per_trajectory": chunks, "record_last_block": False}
     found = trained_steps(run, DOpsdConfig(**cut), wide, key=0)
     assert [len(chunk) for chunk in found] == expected
     assert [s for chunk in found for s in chunk] == list(range(sum(expected)))
+    dealt = trained_steps(run, DOpsdConfig(**cut, chunks="interleaved"), wide, key=0)
+    assert sorted(s for chunk in dealt for s in chunk) == list(range(sum(expected)))
+    assert all(chunk == list(range(i, sum(expected), len(dealt))) for i, chunk in enumerate(dealt))
 
 
 def test_a_sample_of_states_has_the_asked_size_and_differs_by_key():

@@ -17,13 +17,13 @@ from dopsd.cli.main import build_parser
 from dopsd.config.params import Params
 
 BUDGETS = {
-    "lines of dopsd/ and flows/": 44_900,
-    "lines of tests/": 36_250,
+    "lines of dopsd/ and flows/": 45_400,  # tasks of reasoning-gym
+    "lines of tests/": 36_450,  # the same
     "lines of benchmarks/": 5_450,
     "files of the largest room": 20,  # core/processes.py
     "commands": 39,  # restore
     "options": 173,  # launch --at-once
-    "keys of params.yaml": 846,
+    "keys of params.yaml": 860,  # those of gym_NAME, and chunks
     "variables DOPSD_*": 19,
 }
 

@@ -12,6 +12,7 @@ from dopsd.core.extras import EXTRAS
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # by this package of the extra
 BROUGHT = {"liger_kernel": "liger-kernel", "math_verify": "math-verify", "pyarrow": "datasets"}
+BROUGHT["reasoning_gym"] = "reasoning-gym"
 COMMANDS = {
     **dict.fromkeys(("publish", "baselines import", "follow"), "mlflow"),
     **dict.fromkeys(("report", "compare", "verify-teacher"), "matplotlib"),
