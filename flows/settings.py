@@ -79,7 +79,7 @@ def _keys(schema: Schema, definitions: Schema, prefix: str) -> Iterator[tuple[st
     """
     if "$ref" in schema:
         schema = definitions[schema["$ref"].rpartition("/")[2]]
-    for option in schema.get("anyOf", schema.get("oneOf", ())):
+    for option in schema.get("anyOf") or schema.get("oneOf") or ():
         yield from _keys(option, definitions, prefix)
     properties = schema.get("properties", {})
     children = {re.escape(name): child for name, child in properties.items()}

@@ -36,7 +36,7 @@ def build(config: DOpsdConfig, context: AlgorithmContext) -> DOpsd:
 def build_components(
     config: DOpsdConfig, context: AlgorithmContext
 ) -> tuple[RolloutCollector, BlockSchedule]:
-    """Return collector and block schedule of a distilling algorithm, and set the policy's teacher."""
+    """Return a distilling algorithm's collector and block schedule, and set the teacher."""
     policy, sampling = context.policy, context.sampling
     attention = config.teacher_attention
     policy.use_teacher(config.teacher, config.ema_decay, config.teacher_dropout, attention)

@@ -110,7 +110,7 @@ class Answers:
             )
 
     def of(self, policy: Policy, group: RolloutGroup) -> str | None:
-        """Return the answer that the teacher of a problem's rollout knows; None if there is none."""
+        """Return the answer that the teacher of a problem's rollout knows, or None."""
         problem, task = group.problem, self.task
         if self.kind == "sibling":
             return self._sibling(policy, group)

@@ -151,7 +151,7 @@ def _too_long(
 
 
 def _refuse_misfits(params: Params, most: int, responses: list[str] | None = None) -> None:
-    """Refuse a local file of chats without rows, or with wrong ones, and answers without a prompt."""
+    """Refuse a file of chats without rows or with wrong ones, and answers without a prompt."""
     learn = params.adapt.learn
     source = learn.traces if learn.traces and learn.traces.is_file else None
     if source and responses is None:

@@ -83,7 +83,7 @@ def _row(protocol: str, update: int, report: dict[str, Any]) -> dict[str, Any]:
 def _summary(
     base: dict[str, Any], rows: list[dict[str, Any]], select: SelectConfig
 ) -> dict[str, Any]:
-    """Return the accuracies of base, start, best and last checkpoint, and how they were measured."""
+    """Return accuracies of base, start, best and last checkpoint, and how they were measured."""
     best = max((row for row in rows if row["update"]), key=lambda row: row["accuracy"])
     return {
         "base": base["accuracy"],

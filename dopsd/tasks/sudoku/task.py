@@ -137,7 +137,7 @@ def blanks_right(problem: Problem, answer: str | None) -> float:
 
 
 def cells(problem: Problem, text: str, answer: str) -> list[list[Cell]] | None:
-    """Return the cells of an answer, row by row; None unless it is 16 digits in a row in the text."""
+    """Return the cells of an answer, row by row; None unless the text has its 16 digits."""
     first = text.find(answer, max(text.find("<answer>"), 0))
     if first < 0 or len(answer) != CELLS or not (answer.isascii() and answer.isdigit()):
         return None
