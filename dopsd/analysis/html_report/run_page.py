@@ -24,6 +24,7 @@ from dopsd.tasks.registry import score_name
 if TYPE_CHECKING:
     from dopsd.analysis.html_report.facts import RunFacts
 
+IDLE = 0.01  # nats: student and teacher share over 99.9% of their probability
 TOTALS = {  # counter of train.json: what it counts
     "updates": "updates",
     "rollouts": "rollouts (sampled answers)",
@@ -125,7 +126,17 @@ def _cost_rows(facts: RunFacts) -> list[tuple[str, str, str]]:
     return [
         *rows,
         (AXES["seconds"], words.grouped(chosen.get("seconds")), words.grouped(seconds[-1])),
+        *_idle_updates(facts),
     ]
+
+
+def _idle_updates(facts: RunFacts) -> list[tuple[str, str, str]]:
+    """Return how many updates had next to no loss, of a method whose loss is a distance."""
+    if facts.of_method("teacher") is None or facts.of_method("clip") not in (None, "null"):
+        return []
+    idle = [row["update"] for row in facts.training if row["loss"] < IDLE]
+    chosen = sum(update <= facts.selected["update"] for update in idle)
+    return [(f"updates that taught nothing (loss under {IDLE})", f"{chosen}", f"{len(idle)}")]
 
 
 def _devices(facts: RunFacts) -> list[str]:

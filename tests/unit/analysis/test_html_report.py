@@ -183,6 +183,16 @@ def test_how_a_method_works_follows_its_settings(run, rendered):
     assert how_it_works(untaught) == "" and "How the method works" not in rendered(untaught).text
 
 
+def test_updates_that_taught_nothing_are_counted_where_the_loss_is_a_distance(run):
+    losses = [1.0, 0.009, 0.5, 0.0]
+    training = [{"update": n, "loss": loss} for n, loss in enumerate(losses, 1)]
+    for clip, expected in (("null", [("1", "2")]), ("0.05", [])):
+        settings = replace(run.settings, values={"x.teacher": "base", "x.clip": clip})
+        tested = run.tested | {"selected": run.selected | {"update": 3}}
+        facts = replace(run, training=training, settings=settings, tested=tested)
+        assert [row[1:] for row in run_page._idle_updates(facts)] == expected
+
+
 def test_problems_that_share_solutions_are_counted(tmp_path):
     path = tmp_path / "test.jsonl"
     path.write_text('{"answer": "12"}\n{"answer": "21"}\n{"answer": "12"}\n')
