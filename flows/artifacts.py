@@ -44,7 +44,7 @@ class ProgressBar(OutputListener):
     """
 
     def __init__(self, stage: str, key: str) -> None:
-        self.stage, self.key = stage, f"{stage.replace('_', '-')}-{key}"
+        self.stage, self.key = stage, f"{stage}-{key}".replace("_", "-")
         self.started = time.time()
         # whether the run is marked as stalled: unknown, since an earlier process may have done so
         self.shown: tuple[float, bool | None] = (-1.0, None)

@@ -14,6 +14,7 @@ from dopsd.core.statistics import few
 from dopsd.core.types import Problem
 from dopsd.tasks.common.config import Source
 from dopsd.tasks.common.formats import extract, written
+from dopsd.tasks.common.generated import GeneratedTask
 from dopsd.tasks.common.sources import Row, read_file, unread
 from dopsd.tasks.custom.rows import cell
 from dopsd.tasks.custom.task import CustomTask
@@ -47,7 +48,10 @@ def check_rows(params: Params) -> list[str]:
     notes = []
     for name in params.matrix.tasks:
         config = params.data.tasks[name]
-        make = getattr(load_task(name, config), "problem_of", None)  # none in some plug-ins
+        task = load_task(name, config)
+        if isinstance(task, GeneratedTask):
+            next(task.maker.generate(0, 1))  # refuses settings that make no problem
+        make = getattr(task, "problem_of", None)  # none in some plug-ins
         sources = {k: v for k, v in vars(config).items() if isinstance(v, Source) and v.is_file}
         if getattr(config, "generate", 0):
             sources.pop("train", None)  # is not read

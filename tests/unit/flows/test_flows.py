@@ -164,6 +164,7 @@ def test_progress_is_that_of_this_run_and_shown_when_it_changes(here, monkeypatc
     state.parent.mkdir()
     state.write_text(json.dumps({"done": 9, "total": 10, "rate": 1.0, "steps": 9}))
     os.utime(state, (1, 1))  # of an earlier run
+    assert artifacts.ProgressBar("evaluate_base", "my_sums").key == "evaluate-base-my-sums"
     bar = artifacts.ProgressBar("train", "sudoku")
     bar.finish()
     assert made == []

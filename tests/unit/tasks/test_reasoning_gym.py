@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import write_params
 
 from dopsd.config.loading import checked
 from dopsd.config.profiles import resolve
@@ -167,6 +168,12 @@ def test_a_task_by_name_needs_no_section_and_types_keep_their_names():
     ):
         with pytest.raises(DopsdError, match=re.escape(reason)):
             checked(raw | {"data": {name: section}}, "x")
+
+
+def test_check_makes_one_problem(project, refusal):
+    section = {"type": "reasoning_gym", "dataset": "lcm", "config": {"numbers": 2}}
+    write_params(matrix__tasks=["gym_lcm"], data__gym_lcm=section, pretrain__tasks=[])
+    assert "dopsd: data.gym_lcm: lcm: " in refusal("check")
 
 
 class Doubling:
