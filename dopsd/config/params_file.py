@@ -210,7 +210,8 @@ def fit_sections(raw: dict[str, Any], settings: Params, old: dict[str, Any]) -> 
                 defaults["train"] = overrides
             part[name] = profiles.without_overrides(defaults)
         if section == "data":
-            own = names_used[section] - part.keys() - {*registry.names}
+            named = names_used[section].union(settings.evaluate.watch)
+            own = named - part.keys() - {*registry.names}
             part |= {name: by_name(name) for name in own}
         if profile:
             same = {name for name in part if part[name] == profile[section].get(name)}

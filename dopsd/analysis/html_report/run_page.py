@@ -24,7 +24,7 @@ from dopsd.tasks.registry import score_name
 if TYPE_CHECKING:
     from dopsd.analysis.html_report.facts import RunFacts
 
-IDLE = 0.01  # nats: student and teacher share over 99.9% of their probability
+IDLE = 0.01  # nats
 TOTALS = {  # counter of train.json: what it counts
     "updates": "updates",
     "rollouts": "rollouts (sampled answers)",
@@ -132,11 +132,15 @@ def _cost_rows(facts: RunFacts) -> list[tuple[str, str, str]]:
 
 def _idle_updates(facts: RunFacts) -> list[tuple[str, str, str]]:
     """Return how many updates had next to no loss, of a method whose loss is a distance."""
-    if facts.of_method("teacher") is None or facts.of_method("clip") not in (None, "null"):
+    has_rewards = facts.of_method("least_shift") not in (None, "0.0")
+    is_bounded = facts.of_method("clip") not in (None, "null")
+    if facts.of_method("teacher") is None or has_rewards or is_bounded:
         return []
     idle = [row["update"] for row in facts.training if row["loss"] < IDLE]
     chosen = sum(update <= facts.selected["update"] for update in idle)
-    return [(f"updates that taught nothing (loss under {IDLE})", f"{chosen}", f"{len(idle)}")]
+    return [
+        (f"updates that taught next to nothing (loss under {IDLE})", f"{chosen}", f"{len(idle)}")
+    ]
 
 
 def _devices(facts: RunFacts) -> list[str]:

@@ -62,7 +62,8 @@ def check(params: Params, name: str, answers_file: Path | None) -> None:
     task, findings = load_task(name, config), Findings()
     if isinstance(task, GeneratedTask):
         rows = library.problems_of(task)
-        texts = [library.shortest(task, row.problem.answer) for row in rows]
+        answers = [row.problem.answer for row in rows]
+        texts = [task.laid_out(answer) or answer for answer in answers]
         Lengths(params, task, rows).check(texts, findings)
         library.check_answers(task, rows, findings)
     elif isinstance(task, CustomTask):

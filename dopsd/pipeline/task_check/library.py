@@ -12,10 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from dopsd.core.progress import Progress, table_console
-from dopsd.core.types import Problem
+from dopsd.core.types import Problem, Score
 from dopsd.models.tokenizer import token_counts
 from dopsd.pipeline.task_check.rows import Findings, Located
-from dopsd.tasks.common.formats import written
 from dopsd.tasks.common.generated import GeneratedTask
 from dopsd.tasks.reasoning_gym.config import EVALUATED, UNANSWERED
 from dopsd.tasks.registry import GYM_NAME
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 PROBLEMS = 100  # to make and to score
 WRONG: dict[str, Callable[[Problem, Problem], str]] = {
-    "nothing in the tags": lambda problem, other: "",
+    "a dot": lambda problem, other: ".",
     "words that answer nothing": lambda problem, other: "I do not know",
     "the next problem's answer": lambda problem, other: other.answer,
     "the own answer without its last character": lambda problem, other: problem.answer[:-1],
@@ -42,9 +41,13 @@ def problems_of(task: GeneratedTask) -> list[Located]:
     return rows
 
 
-def shortest(task: GeneratedTask, answer: str) -> str:
-    """Return the shortest generation with an answer; for a pattern no less than the answer."""
-    return written(answer, task.config.answer_format[0]) or answer
+def scored(task: GeneratedTask, problem: Problem, answer: str) -> Score:
+    """Return the score of a generation with this answer; for a pattern that of the answer."""
+    text = task.laid_out(answer)
+    if text is not None:
+        return task.verify(problem, text)
+    value = task.score(problem, answer)
+    return Score(answer, value, value >= task.config.threshold, {"partial": value})
 
 
 def check_answers(task: GeneratedTask, rows: Sequence[Located], findings: Findings) -> None:
@@ -54,7 +57,7 @@ def check_answers(task: GeneratedTask, rows: Sequence[Located], findings: Findin
     findings.add(f"{questions} of {len(rows)} problems have a question of their own")
     began = time.monotonic()
     problems = [row.problem for row in rows]
-    own = [task.verify(p, shortest(task, p.answer)).correct for p in problems]
+    own = [scored(task, problem, problem.answer).correct for problem in problems]
     if not task.config.has_solutions:
         findings.add("the library has no right answer to show, and only scores those of a model")
     else:
@@ -68,11 +71,11 @@ def check_answers(task: GeneratedTask, rows: Sequence[Located], findings: Findin
             )
     for kind, wrong in WRONG.items():
         others = zip(problems, problems[1:] + problems[:1], strict=True)
-        scores = [task.verify(p, shortest(task, wrong(p, other))) for p, other in others]
+        scores = [scored(task, p, wrong(p, other)) for p, other in others]
         right = sum(score.correct for score in scores)
         mean = sum(score.figures["partial"] for score in scores) / len(scores)
         findings.add(f"{kind}: {right} of {len(scores)} right, mean score {mean:.2g}")
-        if right > len(scores) / 2 and "nothing" in kind:
+        if right > len(scores) / 2 and "dot" in kind:
             findings.faults.append(
                 f"{kind}: {right} of {len(scores)} are right; raise {task.key}.threshold, or choose"
                 " another dataset"

@@ -46,7 +46,7 @@ def read(task: CustomTask) -> list[Located]:
 def check_rows(params: Params) -> list[str]:
     """Read the rows of the matrix's local files, and return a note for each with unread columns."""
     notes = []
-    for name in params.matrix.tasks:
+    for name in dict.fromkeys([*params.matrix.tasks, *params.evaluate.watch]):
         config = params.data.tasks[name]
         task = load_task(name, config)
         if isinstance(task, GeneratedTask):

@@ -92,8 +92,8 @@ class GeneratedTask(FormattedTask):
         self.answer_format = config.answer_format
         super().__init__(config)
         self.graded = config.graded
-        digest = hashlib.sha256(f"{maker.identity} {config.answer_format}".encode())
-        self.scored_by = digest.hexdigest()[:16]
+        decisive = config.model_dump(include={"answer_format", "threshold", "graded", "seed"})
+        self.scored_by = hashlib.sha256(f"{maker.identity} {decisive}".encode()).hexdigest()[:16]
 
     def build(self) -> dict[str, list[Problem]]:
         """Return train, validation and test; no question is in two of them."""
@@ -123,10 +123,15 @@ class GeneratedTask(FormattedTask):
 
     def problem_of(self, made: Made) -> Problem:
         """Return a problem that the library made, with its answer laid out as the solution."""
-        answer = written(made.answer, self.config.answer_format[0]) or made.answer
+        answer = self.laid_out(made.answer) or made.answer
         solution = f"{made.solution}\n{answer}" if made.solution else answer
         extra = {SCORED_BY: self.scored_by, "row": made.row}
         return new_problem(self.name, made.question, made.answer, solution, **extra)
+
+    def laid_out(self, answer: str) -> str | None:
+        """Return the shortest generation with an answer; None where only patterns find answers."""
+        texts = (written(answer, answer_format) for answer_format in self.answer_format)
+        return next((text for text in texts if text is not None), None)
 
     def fault(self, problem: Problem) -> str | None:
         """Return what a problem on disk should have, and what was found; None if it is sound."""

@@ -54,8 +54,10 @@ class Limits:
 class Program:
     """A program that runs from the first request until the interpreter ends."""
 
-    def __init__(self, key: str, words: list[str], program_limits: Limits) -> None:
-        self.key, self.words, self.limits = key, words, program_limits
+    def __init__(
+        self, key: str, words: list[str], program_limits: Limits, env: dict[str, str] | None = None
+    ) -> None:
+        self.key, self.words, self.limits, self.env = key, words, program_limits, env
         self.process: subprocess.Popen[bytes] | None = None
         self.errors: IO[bytes] | None = None
         self.asked = self.failures = 0
@@ -126,6 +128,7 @@ class Program:
         launcher = [sys.executable, "-I", "-S", limits.__file__, str(self.limits.megabytes)]
         process = subprocess.Popen(
             [*launcher, *self.words],
+            env=self.env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,

@@ -1,8 +1,9 @@
 """Settings of a task of reasoning-gym: `data.NAME: {type: reasoning_gym, dataset: ...}`."""
 
+import json
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from dopsd.tasks.common import generated
 
@@ -19,15 +20,27 @@ class ReasoningGymConfig(generated.GeneratedTaskConfig):
     """Settings of a task of reasoning-gym: a dataset, its difficulty, and the library's version."""
 
     type: Literal["reasoning_gym"]  # a task that this section defines
-    dataset: str  # name of the dataset; `dopsd task list --type reasoning_gym` shows all
+    dataset: str  # name of the dataset; `dopsd task list reasoning_gym` shows all
     config: dict[str, Any] = Field({})  # settings of the dataset, such as its difficulty
     version: str = VERSION  # of reasoning-gym: another one makes other problems
+
+    @field_validator("config")
+    @classmethod
+    def config_is_json(cls, config: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings as JSON has them: a date as text. Refuse parts without a name."""
+        values: dict[str, Any] = json.loads(json.dumps(config, default=str))
+        parts = values.get("datasets", [])
+        if not isinstance(parts, list) or not all(
+            isinstance(p, dict) and "name" in p for p in parts
+        ):
+            raise ValueError("datasets: expected a list such as [{name: lcm, weight: 1.0}]")
+        return values
 
     @property
     def datasets(self) -> set[str]:
         """The datasets that make the problems: several of a composite."""
         parts = self.config.get("datasets", []) if self.dataset == "composite" else []
-        names = {str(part["name"]) for part in parts if isinstance(part, dict) and "name" in part}
+        names = {str(part["name"]) for part in parts}
         return names or {self.dataset}
 
     @property

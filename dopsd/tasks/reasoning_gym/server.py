@@ -4,20 +4,27 @@ Imports nothing of dopsd: it runs as a program, also within the sandbox.
 """
 
 import ast
+import ctypes
 import json
 import os
 import random
+import re
 import resource
+import signal
 import sys
 import time
 import warnings
 from contextlib import suppress
+from datetime import date
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 OF_TODAY = ("start_time", "end_time")  # metadata of time_intervals, which no scorer reads
+NOT_DUMPABLE = 4  # PR_SET_DUMPABLE of Linux' prctl
 EXAMPLES = ("possible_answer", "example_answer", "example_correct_answer")  # one of many answers
-PROCESSES, SECONDS = 16, 10  # most that a scorer may use that evaluates an answer
+LIMITS = {resource.RLIMIT_CPU: 10, resource.RLIMIT_NPROC: 16, resource.RLIMIT_NOFILE: 64}
+LIMITS[resource.RLIMIT_FSIZE] = 0  # of a scorer that evaluates an answer; no file is written
 
 
 def literal(value: Any) -> Any:  # noqa: ANN401  # any value of a problem
@@ -36,6 +43,9 @@ def make(dataset: str, config: str, seed: int, size: int) -> Any:  # noqa: ANN40
     from reasoning_gym.composite import DatasetSpec
 
     values = json.loads(config)
+    for key, value in values.items():
+        if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value):
+            values[key] = date.fromisoformat(value)
     if dataset == "composite":
         defaults = {"weight": 1.0, "config": {}}
         values["datasets"] = [DatasetSpec(**defaults | part) for part in values.get("datasets", [])]
@@ -46,7 +56,8 @@ def made(dataset: str, config: str, seed: int, size: int, index: int) -> dict[st
     """Return a problem: question, answer, solution, and the row that scoring needs."""
     random.seed(f"{seed} {index}")  # list_functions draws from the global generator
     entry = make(dataset, config, seed, size)[index]
-    unread = OF_TODAY if dataset == "time_intervals" else ()
+    is_timed = entry["metadata"].get("source_dataset", dataset) == "time_intervals"
+    unread = OF_TODAY if is_timed else ()
     metadata = {k: literal(v) for k, v in entry["metadata"].items() if k not in unread}
     answer = entry["answer"]
     examples = [metadata[name] for name in EXAMPLES if answer is None and metadata.get(name)]
@@ -76,14 +87,18 @@ def apart(request: dict[str, Any]) -> float:
     source, sink = os.pipe()
     if not (process := os.fork()):
         with suppress(BaseException):
-            for kind, limit in ((resource.RLIMIT_CPU, SECONDS), (resource.RLIMIT_NPROC, PROCESSES)):
+            for kind, limit in LIMITS.items():
                 resource.setrlimit(kind, (limit, limit))
             os.dup2(os.open(os.devnull, os.O_RDWR), 0)
             os.dup2(0, 1)
-            os.write(sink, repr(score(request)).encode())
+            os.dup2(sink, 3)
+            os.closerange(4, 1024)
+            os.write(3, repr(score(request)).encode())
         os._exit(0)
     os.close(sink)
     os.waitpid(process, 0)
+    with suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)  # what the answer has left in the sandbox
     text = os.read(source, 64)
     os.close(source)
     try:
@@ -122,6 +137,9 @@ def main(user: int, evaluates: bool) -> None:
     warnings.simplefilter("ignore")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the library prints is no answer
+    if evaluates:  # ended first where memory ends; closed to processes of the same user
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
+        ctypes.CDLL(None).prctl(NOT_DUMPABLE, 0, 0, 0, 0)
     if user:
         os.setgroups([])
         os.setgid(user)

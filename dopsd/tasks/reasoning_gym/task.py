@@ -46,6 +46,12 @@ class Library:
                 f" makes other problems; pip install reasoning-gym=={config.version}, or set"
                 f" {key}.version to {found} and prepare the task again"
             )
+        self.evaluates = bool(config.datasets & EVALUATED)
+        if self.evaluates and (fault := missing_sandbox()):
+            raise Code.PACKAGE_MISSING.error(
+                f"{key}: the library evaluates answers to {config.dataset} as Python, which is"
+                f" done in bubblewrap alone, and {fault}; or choose another dataset"
+            )
         self.key, self.config = key, config
         self.settings = {"dataset": config.dataset, "config": json.dumps(config.config)}
         self.identity = f"{PACKAGE} {found} {json.dumps(self.settings)}"
@@ -55,7 +61,8 @@ class Library:
         for index in range(count):
             made = self._made(self.settings | {"seed": seed, "size": count, "index": index})
             answer = made["answer"] or NO_ANSWER
-            yield Made(made["question"], answer, made["solution"], made["row"])
+            if made["answer"] or not self.config.has_solutions:  # `ab` has blank answers
+                yield Made(made["question"], answer, made["solution"], made["row"])
 
     def _made(self, request: dict[str, Any]) -> dict[str, Any]:
         name = self.config.dataset
@@ -73,26 +80,22 @@ class Library:
 
     def score(self, problem: Problem, answer: str) -> float:
         """Return the library's score of an answer."""
-        evaluates = bool(self.config.datasets & EVALUATED)
-        if evaluates and (fault := missing_sandbox()):
-            raise Code.PACKAGE_MISSING.error(
-                f"{self.key}: the library evaluates answers to {self.config.dataset} as Python,"
-                f" which is done in bubblewrap alone, and {fault}; or choose another dataset"
-            )
-        return CommandVerifier(self.key, _program(SCORING, evaluates)).score(problem, answer)
+        program = _program(SCORING, self.evaluates)
+        return CommandVerifier(self.key, program).score(problem, answer)
 
 
 @cache
 def _program(limits: Limits, evaluates: bool = False) -> Program:
     """Return the process of all tasks that makes or scores; in the sandbox if it evaluates."""
-    words = [*REPEATABLE, sys.executable, server.__file__, "0", "compares"]
+    words, env = [*REPEATABLE, sys.executable, server.__file__, "0", "compares"], None
     if evaluates:
+        env = dict[str, str]()  # bubblewrap's own would be in its /proc/1
         user = 100_000 + secrets.randbelow(2**30) if os.geteuid() == 0 else 0
         spec = find_spec(PACKAGE)
         shown = sandbox(sys.prefix, str(Path(str(spec and spec.origin)).parents[1]))
-        code = [sys.executable, "-c", getsource(server)]
-        words = [*shown, "--", *code, str(user), "evaluates"]
-    return Program(PACKAGE, words, limits)
+        code = [sys.executable, "-P", "-c", getsource(server)]
+        words = [*shown, "--", *REPEATABLE, *code, str(user), "evaluates"]
+    return Program(PACKAGE, words, limits, env)
 
 
 def listed() -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,10 @@ def test_every_split_has_questions_of_its_own_and_the_same_ones_again():
     (problem, *_) = splits["test"]
     assert problem.reference == f"<answer>{problem.answer}</answer>"
     assert mine.fault(problem) is None
-    assert "run `dopsd prepare --task gym_mine`" in str(task("word_ladder").fault(problem))
+    others = [{"threshold": 0.5}, {"graded": True}, {"seed": 1}, {"config": {}}]
+    for other in others:  # all that decides scores, or the problems
+        changed = task("word_ladder", **{"config": mine.config.config} | other)
+        assert "run `dopsd prepare --task gym_mine`" in str(changed.fault(problem))
 
 
 def test_right_is_a_threshold_and_partial_credit_is_kept():
@@ -76,6 +80,7 @@ def test_the_library_scores_in_a_process_that_garbage_does_not_end():
     assert mine.maker.score(problem, "junk") == 0.0  # its scorer raises ValueError
 
 
+@pytest.mark.full
 @pytest.mark.skipif(bool(missing_sandbox()), reason="needs bubblewrap")
 def test_an_answer_that_the_library_evaluates_reaches_nothing(tmp_path):
     """`n_queens` evaluates a list, `countdown` an expression."""
@@ -85,9 +90,15 @@ def test_an_answer_that_the_library_evaluates_reaches_nothing(tmp_path):
         order = f"__import__('pathlib').Path({str(mark)!r}).write_text('x')"
         assert mine.verify(problem, f"<answer>{problem.answer}</answer>").correct
         assert mine.maker.score(problem, f"[{order}]") < 0.1 > mine.maker.score(problem, order)
-        killing = "__import__('os').kill(__import__('os').getppid(), 9)"
-        assert mine.maker.score(problem, killing) < 0.1
-        assert mine.maker.score(problem, problem.answer) == 1.0
+        system = "__import__('os')"
+        for act in (
+            f"{system}.kill({system}.getppid(), 9)",
+            f"[{system}.write(n, b'x') for n in range(2, 9)]",
+            f"{system}.system('sleep 60 &')",
+            f"open('/proc/{{}}/fd/3'.format({system}.getppid()), 'w').write('x')",
+        ):
+            assert mine.maker.score(problem, act) < 0.1
+            assert mine.maker.score(problem, problem.answer) == 1.0
         assert not mark.exists()
 
 
@@ -137,6 +148,11 @@ def test_composites_mix_datasets_and_know_what_a_part_needs():
     assert {"Least Common" in p.prompt for p in problems} == {True, False}
     assert mixed.config.datasets == {"chain_sum", "lcm"} and mixed.config.has_solutions
     assert not task("composite", config={"datasets": [{"name": "boxnet"}]}).config.has_solutions
+    timed = task("composite", config={"datasets": [{"name": "time_intervals"}]}).build()["train"]
+    assert all("start_time" not in problem.extra["row"]["entry"] for problem in timed)
+    dated = {"min_date": date(2000, 1, 1), "max_date": "2001-01-01", "task_types": ["date"]}
+    days = task("time_intervals", config=dated | {"max_date_difference_days": 9}).build()
+    assert all("1999" not in p.prompt and "2002" not in p.prompt for p in days["train"])
 
 
 @pytest.mark.parametrize(
@@ -145,13 +161,18 @@ def test_composites_mix_datasets_and_know_what_a_part_needs():
         ({"dataset": "mini_sudok"}, "did you mean mini_sudoku"),
         ({"dataset": "lcm", "config": {"numbers": 3}}, "unexpected keyword argument 'numbers'"),
         ({"dataset": "lcm", "config": {"min_numbers": 0}}, "min_numbers"),
+        ({"dataset": "composite", "config": {"datasets": 5}}, "expected a list such as"),
         ({"dataset": "coin_flip", "config": {"min_trials": 3, "max_trials": 3}}, "found only"),
         ({"dataset": "lcm", "version": "0.1.0"}, f"reasoning-gym {VERSION} is installed"),
     ],
 )
 def test_settings_that_make_no_problems_are_one_line(settings, reason):
+    raw = resolve("embedded")
+    section = {"type": "reasoning_gym", **SMALL, **settings}
     with pytest.raises(DopsdError, match=re.escape(reason)) as error:
-        task(**settings).build()
+        load_task(
+            "gym_mine", checked(raw | {"data": {"gym_mine": section}}, "x").data.gym_mine
+        ).build()
     assert "data.gym_mine" in str(error.value) and str(error.value).count("\n") == 0
 
 
