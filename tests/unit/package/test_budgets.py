@@ -18,7 +18,7 @@ from dopsd.config.params import Params
 
 BUDGETS = {
     "lines of dopsd/ and flows/": 45_400,  # tasks of reasoning-gym
-    "lines of tests/": 36_500,  # the same
+    "lines of tests/": 36_550,  # the same
     "lines of benchmarks/": 5_450,
     "files of the largest room": 20,  # core/processes.py
     "commands": 39,  # restore

@@ -79,6 +79,9 @@ def test_a_row_has_its_answer_or_a_solution_that_boxes_it():
     text = r"\boxed{1}, so \boxed{x^{2}}."
     solved = TASK.problem_of(Row({"problem": "q", "solution": text}, "f", 1))
     assert (solved.answer, solved.reference) == ("x^{2}", text)
+    for text, answer in ((r"so $\boxed 5$.", "5"), (r"so \fbox{7}.", "7")):  # older forms
+        row = Row({"problem": "q", "solution": text}, "f", 1)
+        assert TASK.problem_of(row).answer == answer
     row = Row({"problem": "q", "answer": "7", "solution": None}, "f", 1)
     assert TASK.problem_of(row).answer == "7"
     with pytest.raises(DopsdError, match=r"^f:2: expected a text in column answer"):

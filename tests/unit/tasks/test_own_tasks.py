@@ -234,3 +234,13 @@ def test_rows_come_from_a_hub_by_name_split_and_revision(tmp_path: Path):
     splits = json.loads(ran.stdout.splitlines()[-1])
     assert splits["test"] == [["2+2?", "4"]]
     assert sorted(splits["train"] + splits["validation"]) == [["1+1?", "2"], ["1+2?", "3"]]
+
+
+def test_a_question_of_two_splits_has_the_row_of_the_first(tmp_path):
+    for number, split in enumerate(("test", "validation", "train")):
+        rows = [{"question": "1+1?", "answer": f"{number}"}, {"question": split, "answer": "x"}]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    others = {name: {"path": str(tmp_path / f"{name}.jsonl")} for name in ("validation", "test")}
+    known = task(tmp_path / "train.jsonl", **others).known
+    answers = {words: [p.answer for _, p in rows] for words, rows in known.items()}
+    assert answers == {"1+1?": ["0"], "test": ["x"], "validation": ["x"], "train": ["x"]}
