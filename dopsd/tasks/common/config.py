@@ -48,11 +48,6 @@ class TaskConfig(Section):
         return False
 
     @property
-    def is_graded(self) -> bool:
-        """Whether scores may be partial, of a task that params.yaml defines."""
-        return False
-
-    @property
     def rewarding(self) -> dict[str, Any]:
         """Settings on which rewards alone depend, as part of what identifies a run."""
         return {}

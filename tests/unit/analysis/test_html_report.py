@@ -186,8 +186,12 @@ def test_how_a_method_works_follows_its_settings(run, rendered):
 def test_updates_that_taught_nothing_are_counted_where_the_loss_is_a_distance(run):
     losses = [1.0, 0.009, 0.5, 0.0]
     training = [{"update": n, "loss": loss} for n, loss in enumerate(losses, 1)]
-    for clip, expected in (("null", [("1", "2")]), ("0.05", [])):
-        settings = replace(run.settings, values={"x.teacher": "base", "x.clip": clip})
+    for more, expected in (
+        ({"x.clip": "null"}, [("1", "2")]),
+        ({"x.clip": "0.05"}, []),
+        ({"x.least_shift": "0.03"}, []),  # a part of its updates learns from rewards
+    ):
+        settings = replace(run.settings, values={"x.teacher": "base"} | more)
         tested = run.tested | {"selected": run.selected | {"update": 3}}
         facts = replace(run, training=training, settings=settings, tested=tested)
         assert [row[1:] for row in run_page._idle_updates(facts)] == expected

@@ -8,12 +8,13 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from conftest import write_params
+from conftest import ROOT, write_params
 
 from dopsd.config.loading import checked
 from dopsd.config.profiles import resolve
 from dopsd.core.errors import DopsdError
 from dopsd.core.types import Problem
+from dopsd.pipeline.task_check.library import note_of
 from dopsd.tasks.common.generated import GeneratedTask, GeneratedTaskConfig, Made
 from dopsd.tasks.common.sandbox import missing_sandbox
 from dopsd.tasks.reasoning_gym import server
@@ -195,6 +196,13 @@ def test_check_makes_one_problem(project, refusal):
     section = {"type": "reasoning_gym", "dataset": "lcm", "config": {"numbers": 2}}
     write_params(matrix__tasks=["gym_lcm"], data__gym_lcm=section, pretrain__tasks=[])
     assert "dopsd: data.gym_lcm: lcm: " in refusal("check")
+
+
+def test_the_page_lists_every_dataset_with_what_to_know_of_it():
+    table = (ROOT / "docs/reasoning-gym.md").read_text().partition("<!-- datasets -->")[2]
+    rows = [re.split(r" (?<!\\)\| ", line) for line in table.splitlines() if line[:3] == "| `"]
+    notes = {cells[0].strip("| `"): cells[-1].strip(" |") for cells in rows}
+    assert notes == {name: note_of(name) for name in NAMES}
 
 
 class Doubling:
