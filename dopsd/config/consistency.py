@@ -131,6 +131,7 @@ def _check_protocols(params: Params, models: dict[str, ModelConfig]) -> None:
             f"select.protocol {params.select.protocol!r} is approximate ({', '.join(words)}); set"
             " an exact protocol"
         )
+    _check_race(params)
     cached = [
         name for name, protocol in params.evaluate.protocols.items() if protocol.cache != "none"
     ]
@@ -140,6 +141,27 @@ def _check_protocols(params: Params, models: dict[str, ModelConfig]) -> None:
                 f"evaluate.protocols.{cached[0]}.cache needs {key}.attention sdpa and"
                 f" {key}.compile false"
             )
+
+
+def _check_race(params: Params) -> None:
+    race = params.select.race
+    if race is None:
+        return
+    if race.protocol not in params.evaluate.protocols:
+        known = ", ".join(params.evaluate.protocols)
+        raise ValueError(
+            f"select.race.protocol {race.protocol!r} is not one of evaluate.protocols ({known})"
+        )
+    if race.protocol == params.select.protocol:
+        raise ValueError(
+            f"select.race.protocol {race.protocol!r} is select.protocol: name a faster one, or a"
+            " copy under another name"
+        )
+    if not params.evaluate.protocols[race.protocol].mask_padding:
+        raise ValueError(
+            f"select.race: evaluate.protocols.{race.protocol}.mask_padding must be true, so that"
+            " an answer is the same in every round"
+        )
 
 
 def _check_matrix(params: Params) -> None:

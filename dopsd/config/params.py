@@ -205,15 +205,23 @@ class Params(Section):
 
     @property
     def test_protocols(self) -> dict[str, EvalProtocol]:
-        """The protocols of the test: those of `evaluate`, then the points of `evaluate.curve`."""
-        name, protocols = self.select.protocol, self.evaluate.protocols
+        """The protocols of the test: those of `evaluate`, then the points of `evaluate.curve`.
+
+        That of a race is not one of them, unless it also selects.
+        """
+        name, race = self.select.protocol, self.select.race
+        protocols = {
+            key: protocol
+            for key, protocol in self.evaluate.protocols.items()
+            if key == name or not race or key != race.protocol
+        }
         return protocols | curve_protocols(name, protocols[name], self.evaluate.curve)
 
     @property
     def test_order(self) -> list[str]:
         """The names of the test's protocols, cheap points of `evaluate.curve` first."""
         own = self.evaluate.protocols
-        return [name for name in self.test_protocols if name not in own] + list(own)
+        return sorted(self.test_protocols, key=lambda name: name in own)
 
     def model_of(self, task: str) -> ModelConfig:
         """Return section `model` with the task's overrides `data.<task>.model` applied."""

@@ -59,11 +59,20 @@ class EvaluateConfig(Section):
     watch: Annotated[list[str], Distinct] = Field([])
 
 
+class RaceConfig(Section):
+    """Which checkpoints are scored exactly: successive halving on cheaper answers decides."""
+
+    protocol: str  # one of evaluate.protocols, such as a faster one; it may be approximate
+    first: Count = 32  # problems of the first round; each further round has twice as many
+    leaders: Count = 2  # checkpoints that select.protocol scores at the end
+
+
 class SelectConfig(Section):
     """How the best checkpoint of a run is selected."""
 
     split: Literal["validation", "test"] = "validation"  # the problems that decide
     protocol: str = "greedy"  # one of evaluate.protocols
+    race: RaceConfig | None = None  # before it; null: `protocol` scores every checkpoint
 
 
 @dataclass(frozen=True)

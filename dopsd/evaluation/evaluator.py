@@ -34,16 +34,25 @@ if TYPE_CHECKING:
 
 
 class Evaluator:
-    """Scores checkpoints on one split of one task.
+    """Scores checkpoints on one split of one task, or on the `first` problems of it.
 
-    The model is loaded only for the first evaluation that is not in the cache.
+    The model is loaded only for the first evaluation that is not in the cache. Answers are shared
+    by all evaluators of a split, whatever their number of problems.
     """
 
-    def __init__(self, settings: EvalSettings, split: str, trials: Trials | None = None) -> None:
+    def __init__(
+        self,
+        settings: EvalSettings,
+        split: str,
+        trials: Trials | None = None,
+        first: int | None = None,
+    ) -> None:
         self.settings, self.split = settings, split
         self.lora, self.trials = settings.lora, trials or Trials()
         self.task = load_task(settings.task, settings.data)
-        self.problems = self.task.load(split)
+        whole = self.task.load(split)
+        self.problems = whole[:first]
+        self.is_whole = len(self.problems) == len(whole)
         self.prompt_set = PromptSet(self.task, self.problems, split, settings.model.prompt_style)
         self.policy: LlmPolicy | None = None
         self.fresh: dict[str, Tensor] = {}  # the trained weights of the base
@@ -55,6 +64,13 @@ class Evaluator:
         Args:
             adapter: the checkpoint folder; None for the base.
         """
+        folder = self._folder(adapter, protocol)
+        return folder.with_name(
+            f"{folder.name}{'' if self.is_whole else f'.{len(self.problems)}'}.json"
+        )
+
+    def _folder(self, adapter: Path | None, protocol: EvalProtocol) -> Path:
+        """Return the folder of the answers."""
         digest = sha256(identity(adapter))[:16] if adapter else "base"
         shape = self.lora and [self.lora.r, self.lora.alpha, sorted(self.lora.targets)]
         sections = {
@@ -67,12 +83,12 @@ class Evaluator:
         answers = fingerprint_of_answers(
             self.task, self.split, self.settings.model, sections, "dopsd.evaluation"
         )
-        return WORK / "eval" / f"{digest}.{answers}.json"
+        return WORK / "eval" / f"{digest}.{answers}"
 
     def answering(self, adapter: Path | None, protocol: EvalProtocol) -> Answering:
         """Return the answers of an evaluation, complete or not."""
         return Answering(
-            self.cached(adapter, protocol).with_suffix(""),
+            self._folder(adapter, protocol),
             self.prompt_set,
             protocol,
             self.trials,
@@ -132,7 +148,7 @@ class Evaluator:
         with policy.merged() if adapter and protocol.merged else nullcontext():
             answers = self.answering(adapter, protocol).complete(policy, progress)
         scores = {name: [answer.score for answer in attempts] for name, attempts in answers.items()}
-        steps = [attempts[0].steps for attempts in answers.values()]
+        steps = [answers[problem.id][0].steps for problem in self.problems]
         path = self.cached(adapter, protocol)
         if is_main_rank():
             eval_report = report(

@@ -99,6 +99,7 @@ def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dic
     raw["sampling"] |= own | rows
     for protocol in raw["evaluate"]["protocols"].values():
         protocol |= family.protocol | layers["hardware"][hardware]["protocol"] | own
+        protocol |= {"order": "probability"} if protocol.get("threshold") else {}
     return raw
 
 

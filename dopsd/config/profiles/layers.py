@@ -83,6 +83,10 @@ def _language_models() -> dict[str, Any]:
                 if f"{kind}.{choice}" not in known:
                     raise Code.PLUGIN_BROKEN.error(unknown(label, known))
                 layers[kind][choice].setdefault("method", {})[name] = settings
+    presets = layers["presets"]
+    for name, preset in presets.items():
+        if base := preset.pop("of", None):  # the sections of another preset, and its own
+            presets[name] = presets[base] | preset
     return layers
 
 

@@ -81,7 +81,7 @@ def published_protocol(gen_length: int) -> EvalProtocol:
 
 def protocol_of(params: Params, request: Request) -> EvalProtocol:
     """Return the requested protocol; another length keeps the number of tokens per step."""
-    protocols = params.test_protocols
+    protocols = params.evaluate.protocols | params.test_protocols
     name = request.protocol or params.select.protocol
     if name == PUBLISHED:
         protocol = published_protocol(request.gen_length or 256)
@@ -241,6 +241,8 @@ def evaluate_updates(
 ) -> None:
     """Score checkpoints of a finished or a running run; stage `evaluate` finds them in the cache.
 
+    With `select.race` they run its first round.
+
     Raises:
         DopsdError: if there is no checkpoint of an update.
     """
@@ -249,9 +251,12 @@ def evaluate_updates(
         run_folder(task_name, method_name, seed) / "train",
     )
     folders = {update: _checkpoint(update, running_folder, finished_folder) for update in updates}
-    evaluator = Evaluator(params.evaluation(task_name, method_name), params.select.split)
+    race = params.select.race
+    first = race.first if race else None
+    settings = params.evaluation(task_name, method_name)
+    evaluator = Evaluator(settings, params.select.split, first=first)
+    protocol = params.evaluate.protocols[race.protocol if race else params.select.protocol]
     for update, folder in folders.items():
-        protocol = params.evaluate.protocols[params.select.protocol]
         ((report,),) = evaluator.reports("evaluate", [folder], protocol)
         log(f"{EVALUATED}{update}: {accuracy(report)}")
 

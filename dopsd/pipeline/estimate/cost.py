@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from dopsd.algorithms.common.config import AlgorithmConfig, Forwards, SelectingConfig, kind_of
 from dopsd.algorithms.sft.config import MOST, RATIOS, SftConfig
 from dopsd.config.profiles import published_rows
+from dopsd.evaluation.race import answers
 from dopsd.pipeline.estimate.memory import memory
 from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.tasks.common.storage import DATA
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 MEASURED = {0.135e9: 0.12, 0.6e9: 0.14, 8.0e9: 0.5}
 PETA, GIGA = 1e15, 1e9
 ASSUMED = 256  # problems of a split whose rows were never read
+STEPS_OF_THRESHOLD = 0.5  # of a protocol's steps, taken where a threshold commits several tokens
 MANY = 16  # problems of a process from which its share of them is even
 
 
@@ -229,20 +231,28 @@ def _updates(
 def _evaluations(params: Params, shape: Shape, facts: Facts) -> tuple[float, float]:
     """Return the operations of selection and of the test.
 
-    Selection scores base and every checkpoint with one protocol on its split; the test scores base
-    and best checkpoint with all protocols.
+    Selection scores base and every checkpoint with one protocol on its split, or the leaders of a
+    race and the last; the test scores base and best checkpoint with all protocols.
     """
     base = replace(shape, lora_parameters=0)
 
+    def one(protocol: SamplingConfig, model: Shape = shape) -> float:
+        return model.answer(facts.prompt, protocol) * facts.share_used(protocol)
+
     def flops(problems: int, protocol: SamplingConfig, checkpoints: int) -> float:
-        adapted, plain = (s.answer(facts.prompt, protocol) for s in (shape, base))
-        return problems * (plain + checkpoints * adapted) * facts.share_used(protocol)
+        return problems * (one(protocol, base) + checkpoints * one(protocol))
 
     protocols, task = params.test_protocols, params.matrix.tasks[0]
     checkpoints = -(-params.train.updates // params.train.checkpoint_every)
     split, chosen = params.select.split, params.select.protocol
     asked = facts.test if split == "test" else problems(params, task, split)
-    selecting = flops(asked, protocols[chosen], checkpoints)
+    raced = 0.0
+    if race := params.select.race:
+        protocol = params.evaluate.protocols[race.protocol]
+        steps = STEPS_OF_THRESHOLD if protocol.threshold else 1
+        raced = answers(checkpoints, asked, race) * one(protocol) * steps
+        checkpoints = min(checkpoints, race.leaders + 1)
+    selecting = raced + flops(asked, protocols[chosen], checkpoints)
     watched = sum(problems(params, name, "test") for name in params.evaluate.watch if name != task)
     tested = sum(
         flops(facts.test, protocol, 1)

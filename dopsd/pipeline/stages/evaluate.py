@@ -1,8 +1,8 @@
 """`dopsd evaluate --task sudoku --method d_opsd --seed 0`: score every checkpoint of a run.
 
-Checkpoints are scored on the selection split, with the selecting protocol only. `dopsd test`
-reports all protocols. The curve begins with what training began with: the base, or the checkpoint
-that the run started from.
+Checkpoints are scored on the selection split, with the selecting protocol only; with `select.race`
+the leaders of a race and the last checkpoint are. `dopsd test` reports all protocols. The curve
+begins with what training began with: the base, or the checkpoint that the run started from.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dopsd.core.progress import is_main_rank, log
 from dopsd.core.tables import write_table
 from dopsd.evaluation.curve import start_of_curve
 from dopsd.evaluation.evaluator import Evaluator
+from dopsd.evaluation.race import race
 from dopsd.models.adapter_files import identity, run_checkpoints
 from dopsd.models.backends import distinct
 
@@ -38,17 +39,21 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
             f"{folder / 'train'}: no checkpoints; first run `dopsd train --task {task_name}"
             f" --method {method_name} --seed {seed}`"
         )
-    name = params.select.protocol
-    evaluator = Evaluator(params.evaluation(task_name, method_name), params.select.split)
+    name, settings = params.select.protocol, params.evaluation(task_name, method_name)
+    evaluator = Evaluator(settings, params.select.split)
+    raced: list[dict[str, Any]] = []
+    if params.select.race:
+        adapters, raced = _race(params, evaluator, adapters)
     start = _start(folder)
     starts = [start] if start else []
     checkpoints = [None, *starts, *adapters]
     (reports,) = evaluator.reports("evaluate", checkpoints, params.evaluate.protocols[name])
     if not is_main_rank():
         return
-    updates = [0] * (1 + len(starts)) + [int(folder.name[5:]) for folder in adapters]
+    updates = [0] * (1 + len(starts)) + [_update(folder) for folder in adapters]
     base, *rows = [_row(name, u, r) for u, r in zip(updates, reports, strict=True)]
-    write_table(folder / "curve.csv", rows if start_of_curve(folder) else [base, *rows])
+    curve = rows if start_of_curve(folder) else [base, *rows]
+    write_table(folder / "curve.csv", [*curve, *raced])
     if start_of_curve(folder) and not start:
         log(
             f"evaluate: {start_of_curve(folder)} no longer holds the checkpoint that the run"
@@ -57,6 +62,31 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     records = distinct(record for report in reports for record in report["measured_on"])
     summary = _summary(base, rows, params.select) | {"measured_on": records}
     write_json(folder / "evaluate.json", summary)
+
+
+def _race(
+    params: Params, evaluator: Evaluator, adapters: list[Path]
+) -> tuple[list[Path], list[dict[str, Any]]]:
+    """Return the leaders and the last checkpoint, and a row of the curve for each in the race."""
+    settings = params.select.race
+    assert settings is not None
+    taking_turns = [evaluator]
+
+    def of_first(problems: int) -> Evaluator:
+        found = Evaluator(evaluator.settings, evaluator.split, first=problems)
+        found.take_model(taking_turns[-1])
+        taking_turns.append(found)
+        return found
+
+    protocol = params.evaluate.protocols[settings.protocol]
+    leaders, last = race(of_first, adapters, protocol, settings, len(evaluator.problems))
+    evaluator.take_model(taking_turns[-1])
+    rows = [_row(settings.protocol, _update(a), last[a]) for a in adapters if a in last]
+    return [a for a in adapters if a in leaders or a == adapters[-1]], rows
+
+
+def _update(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
 
 
 def _start(folder: Path) -> Path | None:

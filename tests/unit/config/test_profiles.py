@@ -228,7 +228,10 @@ def test_a_change_of_one_of_two_keys_that_share_a_value_leaves_the_other(here):
     ("words", "said"),
     [
         (["--profile", "llama"], "--profile llama: unknown; there is embedded, and BASE-TASK"),
-        (["--profile", "llada-8b-gsm8k", "--preset", "best"], "there is reference, paper, small"),
+        (
+            ["--profile", "llada-8b-gsm8k", "--preset", "best"],
+            "there is reference, paper, small, fast",
+        ),
         (["--profile", "llada-8b-gsm8k", "--hardware", "tpu"], "--hardware tpu: unknown"),
         (
             ["--profile", "dream-7b-gsm8k", "--hardware", "1x16gb"],

@@ -142,6 +142,11 @@ def test_a_run_is_its_rollouts_states_and_evaluations():
     assert on_test.test == pytest.approx(found.test - 1319 * 128 * (step + plain) / 1e15, rel=0.01)
     one_update_a_trajectory = cost(preset="paper")
     assert one_update_a_trajectory.rollouts == pytest.approx(4 * found.rollouts)
+    raced = cost(preset="fast")  # 1664 answers at half of the steps, then base, 2 leaders and last
+    scored = 128 * (1664 / 2 * step + 256 * (3 * step + plain))
+    assert raced.selection == pytest.approx(scored / 1e15, rel=0.01)
+    assert raced.test == pytest.approx(1319 * 128 * (step + plain) / 1e15, rel=0.01)
+    assert (raced.rollouts, raced.training) == (found.rollouts, found.training)
 
 
 def test_recordings_are_the_bases_answers_to_all_training_problems_one_token_a_step():
