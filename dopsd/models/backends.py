@@ -88,7 +88,8 @@ def kernels_of(
     """Return the kernels to use.
 
     `auto` is liger if its package, a GPU, a C compiler (for Triton) and the architecture's fused
-    kernels are there, else torch. The config is read from model.path unless it is given.
+    kernels are there and the base is wide, else torch. The config is read from model.path unless it
+    is given.
     """
     if model.kernels != "auto":
         return model.kernels
@@ -96,7 +97,7 @@ def kernels_of(
     if device.type != "cuda" or find_spec("liger_kernel") is None or not has_compiler:
         return "torch"
     config = config or read_config(Path(model.path))
-    return "liger" if config.has_fused_kernels else "torch"
+    return "liger" if config.is_fused_by_auto else "torch"
 
 
 def resolved(model: ModelConfig) -> ModelConfig:

@@ -25,7 +25,9 @@ class ModelConfig(Section):
     dtype: Dtype = "float32"  # of weights and activations; bfloat16 halves the memory
     quantization: Quantization = "none"  # nf4: 4-bit base weights; needs bfloat16 and a GPU
     attention: Attention = "sdpa"  # auto: flash_attention_2 where it can run, else sdpa
-    kernels: Kernels = "torch"  # liger: fused ones on a GPU; auto: liger where it can run
+    kernels: Kernels = (
+        "torch"  # liger: fused ones on a GPU; auto: liger for wide bases where it can run
+    )
     compile: bool = False  # compile the blocks with torch.compile; changes results by rounding
     prompt_style: PromptStyle = "instructions"  # compact: the bare problem, for the embedded base
     block_size: Count | None = None  # of block-causal attention; null: what config.json says

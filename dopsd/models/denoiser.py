@@ -20,6 +20,7 @@ OF_THE_CLASS = (  # what a class computes, and no file can change
     *("mask_token", "tokenizer_name", "end_of_turn", "text_ends_with_turn", "template_options"),
 )
 
+NARROW = 2048  # width from which on fused kernels are faster in training too, at LLaDA's 4096
 
 logging.disable_progress_bar()  # stages show their own progress
 
@@ -73,6 +74,14 @@ class DenoiserConfig(PretrainedConfig):
     def attention_width(self) -> int:
         """Width of all heads of a layer together."""
         return self.d_model
+
+    @property
+    def is_fused_by_auto(self) -> bool:
+        """Whether `model.kernels: auto` may take the fused kernels.
+
+        Layers of a narrow base wait for the host, which launches these more slowly.
+        """
+        return self.has_fused_kernels and self.d_model >= NARROW
 
     @property
     def idle_parameters(self) -> int:

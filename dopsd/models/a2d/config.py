@@ -15,6 +15,7 @@ class A2dConfig(DecoderConfig):
     """
 
     end_of_turn = "<|im_end|>"
+    has_fused_kernels = True
     attention_patterns = ("bidirectional", "block_causal")
     required: ClassVar[tuple[str, ...]] = ("eos_token_id",)
     in_file: ClassVar[tuple[str, ...]] = (

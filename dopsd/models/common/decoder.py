@@ -124,6 +124,13 @@ class DecoderForMaskedLM(Denoiser):
         layers: nn.ModuleList = self.model.layers
         return layers
 
+    def fuse(self) -> None:
+        """Compute norms, rotary embeddings and SwiGLU of transformers' layers in fused kernels."""
+        from dopsd.models.common.fused_layers import fuse_layers
+
+        fuse_layers(self.model)
+        self.is_fused = True
+
     def new_kv_cache(self) -> KVCache:
         """Return an empty cache."""
         return KVCache(self.config.n_layers, grows=self.config.attention_pattern == "block_causal")

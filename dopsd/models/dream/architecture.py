@@ -20,6 +20,7 @@ class DreamConfig(DecoderConfig, Qwen2Config):
 
     model_type = "Dream"
     output_shift = 1
+    has_fused_kernels = True
     tokenizer_name = "Qwen2Tokenizer"
     end_of_turn = "<|im_end|>"
     required: ClassVar[tuple[str, ...]] = ("mask_token_id", "eos_token_id")

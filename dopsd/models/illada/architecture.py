@@ -20,6 +20,7 @@ class IlladaConfig(DecoderConfig, LlamaConfig):
 
     model_type = "illada"
     end_of_turn = "<|eot_id|>"  # LLaDA's
+    has_fused_kernels = True
     required: ClassVar[tuple[str, ...]] = ("eos_token_id",)
     allowed: ClassVar[dict[str, tuple[object, ...]]] = {
         "attention_bias": (False,),

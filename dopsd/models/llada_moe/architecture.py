@@ -26,6 +26,7 @@ class LladaMoeConfig(DecoderConfig, Qwen3Config):
 
     model_type = "llada_moe"
     mask_token = "<|mask|>"
+    has_fused_kernels = True
     end_of_turn = "<|role_end|>"
     required: ClassVar[tuple[str, ...]] = (
         *("num_experts", "num_experts_per_tok", "expert_intermediate_size"),

@@ -21,6 +21,7 @@ class SdarConfig(DecoderConfig, Qwen3Config):
 
     model_type = "sdar"
     mask_token = "<|MASK|>"
+    has_fused_kernels = True
     end_of_turn = "<|im_end|>"
     text_ends_with_turn = True
     attention_patterns = ("block_causal",)

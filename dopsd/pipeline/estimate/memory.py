@@ -49,7 +49,7 @@ def memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
     wide = 4 if model.dtype == "float32" else 2
     linear = NF4_BYTES if model.quantization == "nf4" else wide
     linear /= params.launch.processes if params.launch.shard else 1
-    is_plain = model.kernels == "auto" and not shape.config.has_fused_kernels
+    is_plain = model.kernels == "auto" and not shape.config.is_fused_by_auto
     block = block_bytes("torch" if is_plain else model.kernels)
     return {
         "weights": linear * shape.stored_parameters

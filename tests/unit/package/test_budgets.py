@@ -17,8 +17,8 @@ from dopsd.cli.main import build_parser
 from dopsd.config.params import Params
 
 BUDGETS = {
-    "lines of dopsd/ and flows/": 45_600,  # select.race
-    "lines of tests/": 36_650,  # the same
+    "lines of dopsd/ and flows/": 45_700,  # select.race, fused layers of decoders
+    "lines of tests/": 36_700,  # the same
     "lines of benchmarks/": 5_450,
     "files of the largest room": 20,  # core/processes.py
     "commands": 39,  # restore
