@@ -46,6 +46,7 @@ PARTS: dict[str, Callable[[Kit], Results]] = {
     "fused_model": llada_8b.fused_model,
     "tiny_a2d": partial(small_bases.rollouts, small_bases.TINY_A2D),
     "smollm2": partial(small_bases.rollouts, small_bases.SMOLLM2),
+    "graphs": small_bases.graphs,
     "attempts_ahead": small_bases.attempts_ahead,
     "compiled": llada_8b.compiled,
     "compiled_small": small_bases.compiled,

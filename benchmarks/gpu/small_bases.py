@@ -11,6 +11,7 @@ from random_weights import PROMPT, moved, random_policy, settings
 
 from dopsd.core.types import Problem, Rollout
 from dopsd.models.denoiser import DenoiserConfig
+from dopsd.models.graphs import CudaRecorder, GraphedTrunk
 from dopsd.models.llm_policy import LlmPolicy
 from dopsd.models.loading import compile_blocks
 from dopsd.models.registry import published
@@ -23,7 +24,7 @@ TINY_A2D, SMOLLM2 = "dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1", "SmolLM2-135M-dif
 ROWS = (16, 64, 128, 256)
 
 
-def base(name: str, kit: Kit) -> tuple[DenoiserConfig, LlmPolicy]:
+def base(name: str, kit: Kit, kernels: str = "torch") -> tuple[DenoiserConfig, LlmPolicy]:
     """Return a base of this shape with random weights and an adapter."""
     kit.free()
     config = next(base for base in published() if base.name == name).config()
@@ -34,7 +35,7 @@ def base(name: str, kit: Kit) -> tuple[DenoiserConfig, LlmPolicy]:
         config = config.toy()
     config._attn_implementation = "sdpa"
     lora = settings().train.lora.model_copy(update={"dropout": 0.0})
-    return config, moved(random_policy(config, lora, kit.device, torch.bfloat16))
+    return config, moved(random_policy(config, lora, kit.device, torch.bfloat16, kernels))
 
 
 def attempts_ahead(kit: Kit) -> Results:
@@ -85,6 +86,33 @@ def rollouts(name: str, kit: Kit) -> Results:
     asked = requests(2 if kit.is_toy else 64, PROMPT)
     work = lambda: denoise(policy, asked, last_block(2))  # noqa: E731
     yield f"{label}: kernels of two steps, {len(asked)} rows", kit.timer.kernels(work)
+
+
+def graphs(kit: Kit) -> Results:
+    """Time a step with forwards launched one by one and replayed, in plain and fused kernels."""
+    for name, counts in ((SMOLLM2, (16, 64)), (TINY_A2D, (64, 128))):
+        label = name.rpartition("/")[2]
+        for kernels in ("torch", kit.kernels) if kit.kernels != "torch" else ("torch",):
+            config, policy = base(name, kit, kernels)
+            shape = Shape(config, lora_parameters(config, settings()))
+            step = shape.denoising_step(PROMPT + BLOCK, BLOCK * (1 + 1 / STEPS) / 2)
+            for rows in (2,) if kit.is_toy else counts:
+                found, asked = {}, requests(rows, PROMPT)
+                for way in ("launched", "replayed"):
+                    if way == "replayed" and not kit.timer.is_gpu:
+                        found["left_out"] = "CUDA graphs need a GPU"
+                        break
+                    policy.graphs = GraphedTrunk(policy.core, CudaRecorder()) if found else None
+                    work = partial(denoise, policy, asked, last_block())
+                    work()
+                    found[f"{way}_ms"] = ms = 1e3 * kit.timer.seconds(work) / STEPS
+                    rate = kit.rate(rows * step, ms)
+                    found |= {f"{way}_{key}": value for key, value in rate.items()}
+                if policy.graphs:
+                    found["recordings"] = len(policy.graphs.recordings)
+                    found["peak_gb"] = kit.timer.peak_gb()
+                yield f"{label}: step of {rows} rows, {kernels} kernels", found
+    kit.free()
 
 
 def compiled(kit: Kit) -> Results:

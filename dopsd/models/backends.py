@@ -129,7 +129,7 @@ OPTIONAL = {
 
 def measured_on(model: ModelConfig, batch_size: int, device: torch.device) -> dict[str, Any]:
     """Return the record of a score."""
-    left_out = {"path", "prompt_style"}
+    left_out = {"path", "prompt_style", "cuda_graphs"}
     left_out |= {name for name in ("block_size", "block_alignment") if vars(model)[name] is None}
     settings = resolved(model).model_dump(exclude=left_out)
     optional = [OPTIONAL[value] for value in settings.values() if value in OPTIONAL]

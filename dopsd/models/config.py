@@ -1,7 +1,7 @@
 """Sections about weights: the base model and the adapter."""
 
 from pathlib import PurePosixPath
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -29,6 +29,8 @@ class ModelConfig(Section):
         "torch"  # liger: fused ones on a GPU; auto: liger for wide bases where it can run
     )
     compile: bool = False  # compile the blocks with torch.compile; changes results by rounding
+    # replay forwards of rollouts and evaluations as CUDA graphs; changes time and memory alone
+    cuda_graphs: bool = False
     prompt_style: PromptStyle = "instructions"  # compact: the bare problem, for the embedded base
     block_size: Count | None = None  # of block-causal attention; null: what config.json says
     block_alignment: Alignment | None = None  # where blocks begin to count; null: as published
@@ -40,6 +42,17 @@ class ModelConfig(Section):
             if vars(self)[name] == value and self.dtype != "bfloat16":
                 raise ValueError(f"{name}: {value} computes in bfloat16; set dtype to bfloat16")
         return self
+
+    @model_validator(mode="after")
+    def graphs_are_of_eager_forwards(self) -> Self:
+        """Refuse CUDA graphs of compiled blocks, which choose their code while they run."""
+        if self.cuda_graphs and self.compile:
+            raise ValueError("cuda_graphs records blocks that are not compiled; set one to false")
+        return self
+
+    def decisive(self, *ignored: str) -> dict[str, Any]:
+        """Return the values by which results are identified."""
+        return super().decisive("cuda_graphs", *ignored)
 
     @property
     def has_auto(self) -> bool:

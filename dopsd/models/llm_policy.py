@@ -20,6 +20,7 @@ from dopsd.distributed.process_group import (
     UnevenForwards,
 )
 from dopsd.models.device import choose_threads, take_device
+from dopsd.models.graphs import CudaRecorder, GraphedTrunk
 from dopsd.models.loading import load_base
 from dopsd.models.lora import attach, recompute_dropout
 from dopsd.models.teachers import WeightContexts
@@ -61,6 +62,7 @@ class LlmPolicy(WeightContexts):
         self.process_group: ProcessGroup = SingleProcess()
         self.rows_that_fit: dict[int, int] = {}
         self.forwards = UnevenForwards()
+        self.graphs: GraphedTrunk | None = None
         # new adapter layers are in training mode: their dropout would make every answer random
         self.core.eval()
 
@@ -98,7 +100,10 @@ class LlmPolicy(WeightContexts):
     ) -> Tensor:
         """Return hidden states [B, T, D] of ids [B, T], as `Forward.hidden` describes."""
         self.forwards.before_forward()
-        hidden = self.core.trunk(ids, attention_mask, kv_cache, cache_positions)
+        if self.graphs and kv_cache is None and self.graphs.applies(ids, attention_mask):
+            hidden = self.graphs(ids, attention_mask)
+        else:
+            hidden = self.core.trunk(ids, attention_mask, kv_cache, cache_positions)
         return self._unshifted(hidden, kv_cache, cache_positions) if self.output_shift else hidden
 
     def masked_hidden(self, ids: Tensor, attention_mask: Tensor | None, clean: Tensor) -> Tensor:
@@ -199,6 +204,13 @@ def load_policy(
     if target_device.type == "cpu":
         choose_threads(sum(weight.numel() for weight in base.parameters()))
     policy = LlmPolicy(base, load_tokenizer(Path(model.path), base.config), lora, seed)
+    # experts ask the GPU who has tokens
+    if (
+        model.cuda_graphs
+        and target_device.type == "cuda"
+        and not (shard or base.config.idle_parameters)
+    ):
+        policy.graphs = GraphedTrunk(policy.core, CudaRecorder())
     if shard:
         policy.forwards = shard_base(policy.core, target_device)
     return policy

@@ -20,6 +20,7 @@ from dopsd.config import profiles
 from dopsd.config.params import Params
 from dopsd.core.rng import bfloat16_uniform, fold_in, uniform, uniform_table
 from dopsd.core.types import Rollout
+from dopsd.models.graphs import CudaRecorder, GraphedTrunk
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.rollout.config import Decoding
 from dopsd.rollout.engine import sampler_of
@@ -93,6 +94,17 @@ def test_rows_are_those_of_the_cpu_alone_and_in_a_batch(name: str, device, withi
         for what, rows in found.items()
     }
     within(0, **wrong)
+
+
+@pytest.mark.parametrize("name", ["greedy", "noise"])
+def test_recorded_forwards_give_the_tokens_of_launched_ones(name: str, device, within: Within):
+    way, base = WAYS[name]
+    policy = embedded(base, device)
+    launched = sampled(policy, way)
+    policy.graphs = GraphedTrunk(policy.core, CudaRecorder())
+    found = [sampled(policy, way) for _ in range(2)]
+    assert policy.graphs.recordings and not policy.graphs.is_off
+    within(0, changed=sum(sum(differ(rows, launched)) for rows in found))
 
 
 def test_keyed_noise_has_the_bits_of_the_cpu(device, within: Within):

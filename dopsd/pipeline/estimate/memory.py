@@ -60,7 +60,20 @@ def memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
             update_bytes(params, shape, block, length),
             rollout_bytes(params.sampling, shape, block, length),
         ),
+        **(
+            {"graphs": (wide / 2) * graph_bytes(params, shape, block, length)}
+            if model.cuda_graphs
+            else {}
+        ),
     }
+
+
+def graph_bytes(params: Params, shape: Shape, block: BlockBytes, length: int) -> float:
+    """Return the bytes of recorded forwards: all work in the same memory, as the largest needs."""
+    prompt = length - params.sampling.gen_length
+    each = [params.sampling, *params.evaluate.protocols.values()]
+    tokens = max(way.batch_size * (prompt + way.gen_length) for way in each)
+    return block.passing * tokens * shape.config.d_model
 
 
 def trained_bytes(params: Params, shape: Shape) -> dict[str, float]:

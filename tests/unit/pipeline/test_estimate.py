@@ -258,6 +258,11 @@ def test_many_rollouts_need_the_memory_of_their_blocks_and_few_that_of_their_log
     assert work(32) == pytest.approx(2**26 * 23 / 1e9 + 32 * 456 * 4096 * 2 / 1e9, rel=0.01)
 
 
+def test_recorded_forwards_work_in_memory_of_their_own():
+    plain, graphs = cost().memory, cost("model.cuda_graphs=true").memory
+    assert graphs == plain | {"graphs": pytest.approx(24 * 16 * 712 * 4096 / 1e9)}  # 512 tokens
+
+
 def test_what_does_not_fit_is_reported():
     cost = Cost(1.0, 1.0, 1.0, 1.0, {"weights": 90.0}, rollout_share=0.5)
     said = lines(cost, 2, ["h100-80gb", "h200"], Facts(8.0, 1))

@@ -1,0 +1,139 @@
+"""Forwards without gradients as CUDA graphs: one launch in place of thousands.
+
+A small base waits for the host, which launches its kernels one by one. A forward of a shape that
+comes again is recorded, and then replayed with other tokens. A recording reads the weights where
+they were, so it stands for one set of addresses: optimizer steps write there, and the weights of a
+teacher are elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor
+
+from dopsd.core.progress import log
+
+if TYPE_CHECKING:
+    from dopsd.models.denoiser import Denoiser
+
+Compute = Callable[[Tensor, Tensor | None], Tensor]
+KEPT = 8  # recordings
+BEFORE = 3  # forwards of a shape before it is recorded; they also warm its kernels
+PADDED = 2  # a recording serves batches of down to 1 / PADDED of its rows
+
+
+class Recorder(Protocol):
+    """Records a computation on inputs whose addresses stay."""
+
+    def record(self, compute: Compute, ids: Tensor, mask: Tensor | None) -> Callable[[], Tensor]:
+        """Return what computes again from what stands in `ids` and `mask`."""
+        ...
+
+
+class CudaRecorder:
+    """Records CUDA graphs, which share their memory: each is used up before the next one runs."""
+
+    def __init__(self) -> None:
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def record(self, compute: Compute, ids: Tensor, mask: Tensor | None) -> Callable[[], Tensor]:
+        """Return what replays the graph of a computation."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            out = compute(ids, mask)
+
+        def replay() -> Tensor:
+            graph.replay()
+            return out
+
+        return replay
+
+
+@dataclass
+class Recording:
+    """A recorded forward and its inputs."""
+
+    ids: Tensor  # [B, T]
+    mask: Tensor | None  # [B, T]
+    replay: Callable[[], Tensor]
+
+    def of(self, ids: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the hidden states of at most B rows; the other rows compute for nothing."""
+        rows = len(ids)
+        self.ids[:rows].copy_(ids)
+        if self.mask is not None and mask is not None:
+            self.mask[:rows].copy_(mask)
+        return self.replay()[:rows].clone()
+
+
+class GraphedTrunk:
+    """The trunk of a model, which records forwards and replays them."""
+
+    def __init__(self, core: Denoiser, recorder: Recorder) -> None:
+        self.core, self.recorder = core, recorder
+        self.parameters = list(core.parameters())
+        self.adapters = [m for m in core.modules() if isinstance(m, BaseTunerLayer)]
+        self.recordings: dict[tuple[Any, ...], Recording] = {}  # the last used one at the end
+        self.seen: Counter[tuple[Any, ...]] = Counter()
+        self.is_off = False
+
+    def applies(self, ids: Tensor, mask: Tensor | None) -> bool:
+        """Return whether a forward could be a recorded one."""
+        is_flash = str(self.core.config._attn_implementation).startswith("flash")
+        return not (
+            self.is_off
+            or self.core.training
+            or torch.is_grad_enabled()
+            or torch.is_autocast_enabled(ids.device.type)
+            or (is_flash and mask is not None)  # it counts the padding, and waits for that
+        )
+
+    def __call__(self, ids: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the hidden states [B, T, D] of ids [B, T], as `Denoiser.trunk` does."""
+        state = self._state(ids, mask)
+        sizes = [n for n, *rest in self.recordings if tuple(rest) == state]
+        rows = min((n for n in sizes if len(ids) <= n <= PADDED * len(ids)), default=0)
+        if not rows:
+            self.seen[len(ids), *state] += 1
+            if self.seen[len(ids), *state] <= BEFORE or not self._record(ids, mask, state):
+                return self.core.trunk(ids, mask)
+            rows = len(ids)
+        key = rows, *state
+        self.recordings[key] = self.recordings.pop(key)
+        return self.recordings[key].of(ids, mask)
+
+    def _state(self, ids: Tensor, mask: Tensor | None) -> tuple[Any, ...]:
+        """Return all that a recording stands for, beside the number of rows."""
+        return (
+            ids.shape[1],
+            mask is None,
+            self.core.config.block_size,
+            bool(self.adapters) and self.adapters[0].disable_adapters,
+            hash(tuple(p.data_ptr() for p in self.parameters)),
+        )
+
+    def _record(self, ids: Tensor, mask: Tensor | None, state: tuple[Any, ...]) -> bool:
+        """Record a forward; return whether its first replay gives what the trunk computes."""
+        del self.seen[len(ids), *state]
+        while len(self.recordings) >= KEPT:
+            del self.recordings[next(iter(self.recordings))]
+        ids, mask = ids.clone(), None if mask is None else mask.clone()
+        expected = self.core.trunk(ids, mask)
+        try:
+            recording = Recording(ids, mask, self.recorder.record(self.core.trunk, ids, mask))
+            problem = "" if torch.equal(recording.replay(), expected) else "a replay differs"
+        except RuntimeError as error:
+            problem = str(error).partition("\n")[0]
+        if problem:
+            log(f"model.cuda_graphs: forwards are launched one by one from here on: {problem}")
+            self.recordings.clear()
+            self.is_off = True
+            return False
+        self.recordings[len(ids), *state] = recording
+        return True
