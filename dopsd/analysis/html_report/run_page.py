@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from dopsd.analysis.figures import GROUPS, WINDOW
@@ -115,32 +116,51 @@ def _keep_threshold(facts: RunFacts) -> float | None:
     return float(text) if text and facts.description.is_graded else None
 
 
-def _cost_rows(facts: RunFacts) -> list[tuple[str, str, str]]:
-    """Return what each cost is, until the selected checkpoint and until the end."""
-    chosen = facts.costs.get(facts.selected["update"], {})
-    rows = [
-        (text, words.grouped(chosen.get(name)), words.grouped(facts.totals.get(name)))
-        for name, text in TOTALS.items()
-    ]
-    seconds = [costs.get("seconds") for costs in facts.costs.values()]
+def _cost_rows(facts: RunFacts) -> list[tuple[str, ...]]:
+    """Return each cost until half of the gain, until the selected checkpoint, until the end."""
+    last = facts.totals | {"seconds": list(facts.costs.values())[-1].get("seconds")}
+    ends = [facts.costs.get(u, {}) for u in (half_of_gain(facts), facts.selected["update"])]
+    sampled = [end.get("sampled_tokens") for end in (*ends, last)]
     return [
-        *rows,
-        (AXES["seconds"], words.grouped(chosen.get("seconds")), words.grouped(seconds[-1])),
+        *(
+            (text, *(words.grouped(end.get(name)) for end in (*ends, last)))
+            for name, text in (TOTALS | {"seconds": AXES["seconds"]}).items()
+        ),
+        ("forwards of sampling, of one row each", *(_forwards(facts, n) for n in sampled)),
         *_idle_updates(facts),
     ]
 
 
-def _idle_updates(facts: RunFacts) -> list[tuple[str, str, str]]:
+def half_of_gain(facts: RunFacts) -> int:
+    """Return the first checkpoint with half of the gain on the selection split; 0 without a gain.
+
+    The gain is that of the selected checkpoint over the base, by the protocol that selects.
+    """
+    chosen = facts.selected
+    half = (chosen["base_accuracy"] + chosen["accuracy"]) / 2
+    if chosen["accuracy"] <= chosen["base_accuracy"]:
+        return 0
+    rows = (row for row in facts.curve if row["protocol"] == chosen["protocol"] and row["update"])
+    return min(int(row["update"]) for row in rows if row["accuracy"] >= half)
+
+
+def _forwards(facts: RunFacts, tokens: float | None) -> str:
+    """Return the denoising steps of so many sampled tokens."""
+    values = facts.settings.values
+    steps, length = (int(values.get(f"sampling.{name}", 1)) for name in ("steps", "gen_length"))
+    return words.grouped(None if tokens is None else tokens * steps / length)
+
+
+def _idle_updates(facts: RunFacts) -> list[tuple[str, ...]]:
     """Return how many updates had next to no loss, of a method whose loss is a distance."""
     has_rewards = facts.of_method("least_shift") not in (None, "0.0")
     is_bounded = facts.of_method("clip") not in (None, "null")
     if facts.of_method("teacher") is None or has_rewards or is_bounded:
         return []
     idle = [row["update"] for row in facts.training if row["loss"] < IDLE]
-    chosen = sum(update <= facts.selected["update"] for update in idle)
-    return [
-        (f"updates that taught next to nothing (loss under {IDLE})", f"{chosen}", f"{len(idle)}")
-    ]
+    ends = half_of_gain(facts), facts.selected["update"], math.inf
+    counts = (f"{sum(update <= end for update in idle)}" for end in ends)
+    return [(f"updates that taught next to nothing (loss under {IDLE})", *counts)]
 
 
 def _devices(facts: RunFacts) -> list[str]:

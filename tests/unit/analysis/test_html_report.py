@@ -184,17 +184,40 @@ def test_how_a_method_works_follows_its_settings(run, rendered):
 
 
 def test_updates_that_taught_nothing_are_counted_where_the_loss_is_a_distance(run):
-    losses = [1.0, 0.009, 0.5, 0.0]
+    losses = [0.009, 1.0, 0.009, 0.0]
     training = [{"update": n, "loss": loss} for n, loss in enumerate(losses, 1)]
     for more, expected in (
-        ({"x.clip": "null"}, [("1", "2")]),
+        ({"x.clip": "null"}, [("0", "2", "3")]),
         ({"x.clip": "0.05"}, []),
         ({"x.least_shift": "0.03"}, []),  # a part of its updates learns from rewards
     ):
         settings = replace(run.settings, values={"x.teacher": "base"} | more)
-        tested = run.tested | {"selected": run.selected | {"update": 3}}
+        chosen = {"update": 3, "accuracy": 0.3, "base_accuracy": 0.3}  # no gain
+        tested = run.tested | {"selected": run.selected | chosen}
         facts = replace(run, training=training, settings=settings, tested=tested)
         assert [row[1:] for row in run_page._idle_updates(facts)] == expected
+
+
+def test_costs_are_counted_until_half_of_the_gain(run):
+    name = run.selected["protocol"]
+    accuracies = {0: 0.2, 2: 0.3, 4: 0.5, 6: 0.45, 8: 0.6}
+    curve = [{"update": u, "accuracy": a, "protocol": name} for u, a in accuracies.items()]
+    curve.append({"update": 2, "accuracy": 0.9, "protocol": "fast"})  # of a race
+    chosen = run.selected | {"update": 8, "accuracy": 0.6, "base_accuracy": 0.2}
+    costs = {u: {"updates": u, "sampled_tokens": 100 * u, "seconds": u / 2} for u in accuracies}
+    values = run.settings.values | {"sampling.steps": "20", "sampling.gen_length": "40"}
+    facts = replace(
+        run,
+        tested=run.tested | {"selected": chosen},
+        curve=curve,
+        costs=costs,
+        totals=run.totals | {"updates": 8, "sampled_tokens": 800},
+        settings=replace(run.settings, values=values),
+    )
+    rows = {row[0]: row[1:] for row in run_page._cost_rows(facts)}
+    assert rows["updates"] == ("4", "8", "8") and rows["sampled tokens"] == ("400", "800", "800")
+    assert rows["forwards of sampling, of one row each"] == ("200", "400", "400")
+    assert ("2", "4", "4") in rows.values()  # seconds
 
 
 def test_problems_that_share_solutions_are_counted(tmp_path):
