@@ -141,7 +141,7 @@ def half_of_gain(facts: RunFacts) -> int:
     if chosen["accuracy"] <= chosen["base_accuracy"]:
         return 0
     rows = (row for row in facts.curve if row["protocol"] == chosen["protocol"] and row["update"])
-    return min(int(row["update"]) for row in rows if row["accuracy"] >= half)
+    return min((int(row["update"]) for row in rows if row["accuracy"] >= half), default=0)
 
 
 def _forwards(facts: RunFacts, tokens: float | None) -> str:

@@ -19,7 +19,7 @@ from dopsd.config.params import Params
 BUDGETS = {
     "lines of dopsd/ and flows/": 45_900,  # select.race, fused layers of decoders, CUDA graphs
     "lines of tests/": 36_900,  # the same
-    "lines of benchmarks/": 5_500,  # graphs on a card
+    "lines of benchmarks/": 5_600,  # graphs on a card, and whether a race chooses worse
     "files of the largest room": 20,  # core/processes.py
     "commands": 39,  # restore
     "options": 173,  # launch --at-once
