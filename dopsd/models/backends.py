@@ -55,6 +55,23 @@ def check_kernels(model: ModelConfig, device: torch.device) -> None:
         )
 
 
+def dtype_of(model: ModelConfig, device: torch.device | None = None) -> str:
+    """Return the dtype of weights and activations.
+
+    `auto` is bfloat16 on a GPU, and on a CPU whose AMX multiplies it faster than float32.
+
+    Args:
+        device: where it computes; None: own_device().
+    """
+    if model.dtype != "auto":
+        return model.dtype
+    import torch
+
+    device = device or own_device()
+    is_fast = device.type == "cuda" or torch.cpu._is_amx_tile_supported()
+    return "bfloat16" if is_fast else "float32"
+
+
 def attention_of(
     model: ModelConfig, device: torch.device, config: DenoiserConfig | None = None
 ) -> str:
@@ -77,7 +94,9 @@ def attention_of(
     if model.attention != "auto":
         return model.attention
     can_flash = (
-        find_spec("flash_attn") is not None and device.type == "cuda" and model.dtype == "bfloat16"
+        find_spec("flash_attn") is not None
+        and device.type == "cuda"
+        and dtype_of(model, device) == "bfloat16"
     )
     return "flash_attention_2" if can_flash else "sdpa"
 
@@ -109,7 +128,11 @@ def resolved(model: ModelConfig) -> ModelConfig:
         return model
     device = own_device()
     return model.model_copy(
-        update={"attention": attention_of(model, device), "kernels": kernels_of(model, device)}
+        update={
+            "dtype": dtype_of(model, device),
+            "attention": attention_of(model, device),
+            "kernels": kernels_of(model, device),
+        }
     )
 
 

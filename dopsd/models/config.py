@@ -9,6 +9,7 @@ from dopsd.core.paths import BASES
 from dopsd.core.settings import Count, Positive, Section
 
 Dtype = Literal["float32", "bfloat16"]
+AnyDtype = Literal["auto", "float32", "bfloat16"]
 Quantization = Literal["none", "nf4"]
 Attention = Literal["auto", "sdpa", "flash_attention_2"]
 Alignment = Literal["sequence", "completion"]
@@ -22,7 +23,9 @@ class ModelConfig(Section):
     """The base model: a folder in the layout of the Hugging Face hub, and how it is computed."""
 
     path: str = "base/sudoku"  # folder with config.json, safetensors and a tokenizer
-    dtype: Dtype = "float32"  # of weights and activations; bfloat16 halves the memory
+    # of weights and activations; bfloat16 halves the memory, and rounds; auto: bfloat16 on a GPU,
+    # and on a CPU with AMX, else float32
+    dtype: AnyDtype = "float32"
     quantization: Quantization = "none"  # nf4: 4-bit base weights; needs bfloat16 and a GPU
     attention: Attention = "sdpa"  # auto: flash_attention_2 where it can run, else sdpa
     kernels: Kernels = (
@@ -57,7 +60,7 @@ class ModelConfig(Section):
     @property
     def has_auto(self) -> bool:
         """Whether a value depends on the machine."""
-        return "auto" in (self.attention, self.kernels)
+        return "auto" in (self.dtype, self.attention, self.kernels)
 
 
 class ModelOverrides(Section):
@@ -68,7 +71,7 @@ class ModelOverrides(Section):
     """
 
     path: str | None = None  # a folder in base/, on which DVC's stages depend
-    dtype: Dtype | None = None  # as model.dtype
+    dtype: AnyDtype | None = None  # as model.dtype
     quantization: Quantization | None = None  # as model.quantization
     attention: Attention | None = None  # as model.attention
     kernels: Kernels | None = None  # as model.kernels

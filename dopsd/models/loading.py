@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dopsd.core.errors import Code
-from dopsd.models.backends import attention_of, check_kernels, kernels_of
+from dopsd.core.progress import log
+from dopsd.models.backends import attention_of, check_kernels, dtype_of, kernels_of
 from dopsd.models.checkpoint_files import check_finite, check_folder, check_repeated, file_tensors
 from dopsd.models.device import keep_freed_memory
 from dopsd.models.registry import config_of, require_members
@@ -81,12 +82,15 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
     check_kernels(model, device)
     if device.type == "cpu":
         keep_freed_memory()
+    dtype = dtype_of(model, device)
+    if (model.dtype, dtype, device.type) == ("auto", "bfloat16", "cpu"):
+        log("model.dtype: auto: this processor has AMX, so results are rounded to bfloat16")
     config = config_of(model)
     check_folder(folder, config)
     weights: Denoiser = AutoModelForMaskedLM.from_pretrained(  # tensor by tensor, onto the GPU
         folder,
         config=config,
-        dtype=getattr(torch, model.dtype),
+        dtype=getattr(torch, dtype),
         attn_implementation=attention_of(model, device, config),
         quantization_config=None if model.quantization == "none" else nf4(config.head_module),
         device_map=None if on_host or device.type == "cpu" else {"": device},

@@ -18,6 +18,7 @@ from dopsd.config.params_file import with_changes
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import object_in
 from dopsd.core.paths import RUNS
+from dopsd.models.backends import dtype_of
 from dopsd.pipeline.dvc import disk_room
 from dopsd.pipeline.estimate.cost import GIGA, PETA, Cost, Facts, estimate, problems
 from dopsd.pipeline.shape import Shape, lora_parameters, size_of
@@ -171,7 +172,7 @@ def print_cost(full: Params, hardware: str) -> None:
     The shape is that of the base if its config.json is here, else the published one's.
     """
     gpus, costs = profiles.gpus(hardware), []
-    cpu = None if gpus else cpu_speed(full.model.dtype)
+    cpu = None if gpus else cpu_speed(dtype_of(full.model))
     for task, method in full.pairs:
         config, known = base_size(full, task), facts_of(full, task)
         matrix = full.matrix.model_copy(update={"tasks": [task], "methods": [method]})

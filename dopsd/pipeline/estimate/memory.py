@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dopsd.algorithms.common.config import AlgorithmConfig, kind_of
+from dopsd.models.backends import dtype_of
 from dopsd.pipeline.shape import Shape, trains_all
 from dopsd.rollout.config import SamplingConfig
 from dopsd.rollout.likeliest import HEAD_ENTRIES
@@ -46,7 +47,7 @@ def block_bytes(kernels: str) -> BlockBytes:
 def memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
     """Return the bytes of each GPU by what they hold, for the larger of sampling and training."""
     model = params.model_of(params.matrix.tasks[0])
-    wide = 4 if model.dtype == "float32" else 2
+    wide = 4 if dtype_of(model) == "float32" else 2
     linear = NF4_BYTES if model.quantization == "nf4" else wide
     linear /= params.launch.processes if params.launch.shard else 1
     is_plain = model.kernels == "auto" and not shape.config.is_fused_by_auto

@@ -11,12 +11,15 @@ import forks
 import pytest
 import torch
 from conftest import ROOT
+from toys import save_toy
 
 from dopsd.core.errors import DopsdError
 from dopsd.distributed import launch
 from dopsd.distributed.process_group import all_processes, refuse_shared_gpu
 from dopsd.models import device, llm_policy
+from dopsd.models.backends import dtype_of, resolved
 from dopsd.models.config import ModelConfig
+from dopsd.models.llm_policy import load_policy
 
 
 @pytest.fixture
@@ -33,6 +36,18 @@ def gpus(monkeypatch):
         return current
 
     return see
+
+
+def test_auto_computes_in_bfloat16_where_that_is_fast(tmp_path, monkeypatch, capsys):
+    save_toy(tmp_path)
+    auto = ModelConfig(path=str(tmp_path), dtype="auto")
+    for has_amx, dtype in ((False, "float32"), (True, "bfloat16")):
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda has=has_amx: has)
+        assert resolved(auto).dtype == dtype and resolved(auto).decisive()["dtype"] == dtype
+        policy = load_policy(auto, None, 0)
+        assert str(policy.core.dtype) == f"torch.{dtype}"
+        assert ("rounded to bfloat16" in capsys.readouterr().err) is has_amx
+    assert dtype_of(auto, torch.device("cuda", 0)) == "bfloat16"
 
 
 def test_a_process_that_sees_only_its_own_gpu_computes_there(gpus):
