@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from datetime import date
@@ -222,3 +223,16 @@ def test_another_library_comes_in_by_the_same_door():
     problem = mine.build()["train"][0]
     assert mine.verify(problem, f"<answer>{problem.answer}</answer>").correct
     assert mine.verify(problem, "<answer>1</answer>").figures["partial"] == 0.0
+
+
+def test_the_example_of_a_tiny_llama_has_the_fixed_phrases_as_tokens():
+    example = runpy.run_path(str(ROOT / "examples/tiny_llama.py"))
+    asked = [f"Spell this word backward: {hex(1000 + n)}\n" for n in range(150)]
+    asked += [f"What is {n} + {n + 1}?" for n in range(50)]  # shorter than a phrase
+    assert example["phrases"](asked) == ["Spell this word backward: "]
+    tokenizer = example["tokenizer_of"](asked)
+    ids = tokenizer("Spell this word backward: onyx\n", add_special_tokens=False)["input_ids"]
+    assert len(ids) == 1 + len("onyx\n") and tokenizer.decode(ids).endswith("onyx\n")
+    answer = "<answer>1 2é</answer>"
+    ids = tokenizer(answer, add_special_tokens=False)["input_ids"]
+    assert len(ids) == 2 + len("1 2é".encode()) and tokenizer.decode(ids) == answer
