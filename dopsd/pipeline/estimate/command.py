@@ -18,6 +18,7 @@ from dopsd.config.params_file import with_changes
 from dopsd.core.errors import Code, DopsdError
 from dopsd.core.files import object_in
 from dopsd.core.paths import RUNS
+from dopsd.evaluation.config import RaceConfig
 from dopsd.models.backends import dtype_of
 from dopsd.pipeline.dvc import disk_room
 from dopsd.pipeline.estimate.cost import GIGA, PETA, Cost, Facts, estimate, problems
@@ -47,6 +48,7 @@ CPU_UTILISATION = {"float32": 0.9, "bfloat16": 0.3}
 HOUR = 3600
 TRAINED, RESUMED, KEPT = 18, 12, 4  # bytes a weight: bfloat16 and float32, gradient, two moments
 SHORT = 50  # tokens of a prompt in style compact
+RACE, THRESHOLD = "fast", 0.9  # the protocol of the preset fast's race
 FEW = 10  # PFLOP below which two digits are shown
 UNEVEN = 1.05  # rollouts that take so much longer than an even share are told
 
@@ -194,6 +196,12 @@ def print_cost(full: Params, hardware: str) -> None:
                 f" {RESUMED * size:.1f} GB for each of the two newest checkpoints of a phase and"
                 f" {KEPT * size:.1f} GB for each earlier one"
             )
+        if not full.select.race:
+            raced = estimate(with_race(planned), config, known)
+            output_lines.append(
+                f"with a race of checkpoints and one protocol in the test, as in the preset fast:"
+                f" {raced.total / cost.total:.0%} of these PFLOP"
+            )
         if not cost.training:
             output_lines.append(f"without its updates: {method} does not count its forwards")
         sys.stdout.write("\n".join(output_lines) + "\n")
@@ -210,6 +218,17 @@ def print_cost(full: Params, hardware: str) -> None:
     for line in matrix_notes(full) + side_by_side:
         sys.stdout.write(f"note: {line}\n")
     sys.stdout.flush()  # a rehearsal's stages write to the same file
+
+
+def with_race(full: Params) -> Params:
+    """Return settings that race checkpoints and test one protocol, as the preset fast does."""
+    name = full.select.protocol
+    exact = full.evaluate.protocols[name]
+    protocols = {name: exact, RACE: exact.model_copy(update={"threshold": THRESHOLD})}
+    changes = {"protocols": protocols, "curve": []}
+    select = full.select.model_copy(update={"race": RaceConfig(protocol=RACE)})
+    evaluate = full.evaluate.model_copy(update=changes)
+    return full.model_copy(update={"evaluate": evaluate, "select": select})
 
 
 def hours_of_all(full: Params, costs: list[Cost], gpu: str, at_once: int) -> str:
