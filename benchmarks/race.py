@@ -23,6 +23,7 @@ from accelerate import Accelerator
 from benchmarks.tournament.standings import difference
 from dopsd.cli.main import main as dopsd
 from dopsd.config.loading import load_params
+from dopsd.config.params import Params
 from dopsd.core.progress import log
 from dopsd.core.types import Problem
 from dopsd.evaluation.config import RaceConfig
@@ -74,7 +75,7 @@ def compared(task: str, seed: int) -> dict[str, Any]:
     steps = sum(r["steps"] * r["n"] for r in every)
     exactly = {"steps": round(steps), "chosen": best(adapters, every[1:])}
     held = Counted(of_run, "train")
-    held.problems = unreached(held.problems, params.of("d_opsd").train.prompts_per_collect)
+    held.problems = unreached(held.problems, params)
     held.prompt_set = replace(held.prompt_set, problems=held.problems)
     held.is_whole = False
     held.take_model(whole)
@@ -85,13 +86,16 @@ def compared(task: str, seed: int) -> dict[str, Any]:
     return ways
 
 
-def unreached(problems: Sequence[Problem], at_once: int) -> list[Problem]:
+def unreached(problems: Sequence[Problem], params: Params) -> list[Problem]:
     """Return the first problems that no collect of any seed has."""
-    reached = set()
+    own, reached = params.of("d_opsd"), set()
+    collects = -(-UPDATES // own.method.d_opsd.updates_of_collect)
     for seed in SEEDS:
-        order = PromptSampler(problems, at_once, seed, Accelerator(cpu=True))
-        reached |= {p.id for collect in range(UPDATES) for p in order.of(collect)}
-    return [problem for problem in problems if problem.id not in reached][:HELD]
+        order = PromptSampler(problems, own.train.prompts_per_collect, seed, Accelerator(cpu=True))
+        reached |= {p.id for collect in range(collects) for p in order.of(collect)}
+    found = [problem for problem in problems if problem.id not in reached][:HELD]
+    assert len(found) == HELD
+    return found
 
 
 def best(adapters: list[Path], reports: list[dict[str, Any]]) -> Path:

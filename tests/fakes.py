@@ -52,11 +52,14 @@ class FakePolicy:
         self.device, self.needs_lockstep = torch.device("cpu"), False
         self.rows_that_fit: dict[int, int] = {}
         self.forwards = UnevenForwards()
-        self.head_rows = 0
+        self.head_rows = self.releases = 0
         self.text: Text = FakeText()
         self.attention_pattern: Attention = "bidirectional"
         self.block_size: int | None = None
         self.block_alignment: Alignment = "completion"
+
+    def release_memory(self) -> None:
+        self.releases += 1
 
     def hidden(
         self,

@@ -102,7 +102,8 @@ def graphs(kit: Kit) -> Results:
                     if way == "replayed" and not kit.timer.is_gpu:
                         found["left_out"] = "CUDA graphs need a GPU"
                         break
-                    policy.graphs = GraphedTrunk(policy.core, CudaRecorder()) if found else None
+                    recorder = CudaRecorder(kit.device) if found else None
+                    policy.graphs = recorder and GraphedTrunk(policy.core, recorder)
                     work = partial(denoise, policy, asked, last_block())
                     work()
                     found[f"{way}_ms"] = ms = 1e3 * kit.timer.seconds(work) / STEPS

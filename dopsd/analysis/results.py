@@ -112,6 +112,11 @@ class Finished(RunKey):
             costs[update] = cost | ({"seconds": elapsed[update]} if update in elapsed else {})
         return costs
 
+    @property
+    def is_raced(self) -> bool:
+        """Whether a race chose which checkpoints were scored exactly (`select.race`)."""
+        return "raced" in self.selected
+
     def points(self) -> list[tuple[int, float]]:
         """Return update and accuracy of each checkpoint on the selection split and protocol.
 

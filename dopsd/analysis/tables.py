@@ -188,7 +188,12 @@ def gaps_of(first: list[Finished], second: list[Finished]) -> list[list[float]]:
 
 
 def mean_curve(group: list[Finished]) -> list[tuple[float, dict[str, float]]]:
-    """Return mean accuracy and mean cost over seeds, at each checkpoint that all runs have."""
+    """Return mean accuracy and mean cost over seeds, at each checkpoint that all runs have.
+
+    Nothing of several runs with races: those of each seed have exact scores of other checkpoints.
+    """
+    if len(group) > 1 and any(run.is_raced for run in group):
+        return []
     curves = [dict(run.points()) for run in group]
     shared = [update for update in curves[0] if all(update in curve for curve in curves)]
     costs = [run.costs() for run in group]

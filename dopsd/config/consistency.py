@@ -285,10 +285,11 @@ def _check_starts(params: Params, runs: list[RunSettings]) -> None:
 def _check_shard(params: Params, models: dict[str, ModelConfig]) -> None:
     """Check what sharding needs: a frozen base whose weights are stored as they are."""
     for key, model in models.items():
-        if model.quantization != "none" or model.attention == "auto" or model.compile:
+        is_moving = model.compile or model.cuda_graphs
+        if model.quantization != "none" or model.attention == "auto" or is_moving:
             raise ValueError(
-                f"launch.shard: needs {key}.quantization none, compile false, attention sdpa or"
-                " flash_attention_2"
+                f"launch.shard: needs {key}.quantization none, compile and cuda_graphs false,"
+                " attention sdpa or flash_attention_2"
             )
     merged = [name for name, protocol in params.evaluate.protocols.items() if protocol.merged]
     if merged:

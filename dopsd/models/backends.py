@@ -45,6 +45,10 @@ def check_kernels(model: ModelConfig, device: torch.device) -> None:
                     f"model.{key}: {value} needs an NVIDIA GPU, and none was found; leave the key"
                     " out"
                 )
+    if model.cuda_graphs and device.type != "cuda":
+        raise Code.NO_GPU.error(
+            "model.cuda_graphs: needs an NVIDIA GPU, and none was found; leave the key out"
+        )
     compiler = (
         os.environ.get("CC", "gcc") if device.type == "cuda" else os.environ.get("CXX", "g++")
     )

@@ -17,6 +17,7 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor
 
+from dopsd.core.errors import Code
 from dopsd.core.progress import log
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 Compute = Callable[[Tensor, Tensor | None], Tensor]
 KEPT = 8  # recordings
 BEFORE = 3  # forwards of a shape before it is recorded; they also warm its kernels
-PADDED = 2  # a recording serves batches of down to 1 / PADDED of its rows
 
 
 class Recorder(Protocol):
@@ -39,14 +39,25 @@ class Recorder(Protocol):
 class CudaRecorder:
     """Records CUDA graphs, which share their memory: each is used up before the next one runs."""
 
-    def __init__(self) -> None:
-        self.pool = torch.cuda.graph_pool_handle()
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.pool = device, torch.cuda.graph_pool_handle()
 
     def record(self, compute: Compute, ids: Tensor, mask: Tensor | None) -> Callable[[], Tensor]:
         """Return what replays the graph of a computation."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
-            out = compute(ids, mask)
+        try:
+            with torch.cuda.device(self.device), torch.cuda.graph(graph, pool=self.pool):
+                out = compute(ids, mask)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # CUDA may still be recording: nothing right can follow
+            reason = str(error).partition("\n")[0]
+            raise Code.UNSUPPORTED_MODEL.error(
+                f"model.cuda_graphs: a forward of this base cannot be recorded ({reason}); set it"
+                " to false",
+                1,
+            ) from error
+        out.fill_(torch.nan)  # what a graph of nothing would leave
 
         def replay() -> Tensor:
             graph.replay()
@@ -64,12 +75,11 @@ class Recording:
     replay: Callable[[], Tensor]
 
     def of(self, ids: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the hidden states of at most B rows; the other rows compute for nothing."""
-        rows = len(ids)
-        self.ids[:rows].copy_(ids)
+        """Return the hidden states of ids [B, T]."""
+        self.ids.copy_(ids)
         if self.mask is not None and mask is not None:
-            self.mask[:rows].copy_(mask)
-        return self.replay()[:rows].clone()
+            self.mask.copy_(mask)
+        return self.replay().clone()
 
 
 class GraphedTrunk:
@@ -96,44 +106,47 @@ class GraphedTrunk:
 
     def __call__(self, ids: Tensor, mask: Tensor | None) -> Tensor:
         """Return the hidden states [B, T, D] of ids [B, T], as `Denoiser.trunk` does."""
-        state = self._state(ids, mask)
-        sizes = [n for n, *rest in self.recordings if tuple(rest) == state]
-        rows = min((n for n in sizes if len(ids) <= n <= PADDED * len(ids)), default=0)
-        if not rows:
-            self.seen[len(ids), *state] += 1
-            if self.seen[len(ids), *state] <= BEFORE or not self._record(ids, mask, state):
+        key = self._key(ids, mask)
+        if key not in self.recordings:
+            self.seen[key] += 1
+            if self.seen[key] <= BEFORE or not self._record(ids, mask, key):
                 return self.core.trunk(ids, mask)
-            rows = len(ids)
-        key = rows, *state
         self.recordings[key] = self.recordings.pop(key)
         return self.recordings[key].of(ids, mask)
 
-    def _state(self, ids: Tensor, mask: Tensor | None) -> tuple[Any, ...]:
-        """Return all that a recording stands for, beside the number of rows."""
+    def _key(self, ids: Tensor, mask: Tensor | None) -> tuple[Any, ...]:
+        """Return all that a recording stands for."""
         return (
-            ids.shape[1],
+            *ids.shape,
             mask is None,
             self.core.config.block_size,
             bool(self.adapters) and self.adapters[0].disable_adapters,
             hash(tuple(p.data_ptr() for p in self.parameters)),
         )
 
-    def _record(self, ids: Tensor, mask: Tensor | None, state: tuple[Any, ...]) -> bool:
+    def _record(self, ids: Tensor, mask: Tensor | None, key: tuple[Any, ...]) -> bool:
         """Record a forward; return whether its first replay gives what the trunk computes."""
-        del self.seen[len(ids), *state]
+        del self.seen[key]
         while len(self.recordings) >= KEPT:
             del self.recordings[next(iter(self.recordings))]
         ids, mask = ids.clone(), None if mask is None else mask.clone()
         expected = self.core.trunk(ids, mask)
         try:
             recording = Recording(ids, mask, self.recorder.record(self.core.trunk, ids, mask))
+        except torch.OutOfMemoryError:
+            problem = "no memory is left for a recording"
+        else:
             problem = "" if torch.equal(recording.replay(), expected) else "a replay differs"
-        except RuntimeError as error:
-            problem = str(error).partition("\n")[0]
         if problem:
             log(f"model.cuda_graphs: forwards are launched one by one from here on: {problem}")
-            self.recordings.clear()
+            self.clear()
             self.is_off = True
             return False
-        self.recordings[len(ids), *state] = recording
+        self.recordings[key] = recording
         return True
+
+    def clear(self) -> None:
+        """Give the memory of all recordings back."""
+        self.recordings.clear()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()

@@ -131,6 +131,11 @@ class LlmPolicy(WeightContexts):
         kv_cache.hidden[:, cache_positions] = hidden
         return aligned(hidden, kv_cache.hidden[:, first - 1 : first] if first else None)
 
+    def release_memory(self) -> None:
+        """Give back the memory of recorded forwards, which will be recorded again."""
+        if self.graphs:
+            self.graphs.clear()
+
     def new_kv_cache(self) -> KVCache:
         """Return an empty cache."""
         return self.core.new_kv_cache()
@@ -204,13 +209,8 @@ def load_policy(
     if target_device.type == "cpu":
         choose_threads(sum(weight.numel() for weight in base.parameters()))
     policy = LlmPolicy(base, load_tokenizer(Path(model.path), base.config), lora, seed)
-    # experts ask the GPU who has tokens
-    if (
-        model.cuda_graphs
-        and target_device.type == "cuda"
-        and not (shard or base.config.idle_parameters)
-    ):
-        policy.graphs = GraphedTrunk(policy.core, CudaRecorder())
+    if model.cuda_graphs:
+        policy.graphs = GraphedTrunk(policy.core, CudaRecorder(target_device))
     if shard:
         policy.forwards = shard_base(policy.core, target_device)
     return policy

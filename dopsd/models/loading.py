@@ -103,6 +103,11 @@ def load_base(model: ModelConfig, device: torch.device, on_host: bool = False) -
         check_finite(weights.named_parameters(), folder)
     else:  # 4-bit codes are always finite
         check_finite(file_tensors(folder), folder)
+    if model.cuda_graphs and weights.config.idle_parameters:
+        raise Code.UNSUPPORTED_MODEL.error(
+            f"model.cuda_graphs: {weights.config.model_type} asks the GPU which experts have"
+            " tokens, which cannot be recorded; set it to false"
+        )
     fuse(weights, kernels_of(model, device, weights.config))
     if model.compile:
         compile_blocks(weights)

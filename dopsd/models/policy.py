@@ -178,6 +178,10 @@ class Policy(Forward, Teachers, Protocol):
     # sequences that fit into memory at once, by the length of their completion
     rows_that_fit: dict[int, int]
 
+    def release_memory(self) -> None:
+        """Give back the memory of what can be made again."""
+        ...
+
     @property
     def needs_lockstep(self) -> bool:
         """Whether all processes must make every forward together, each with an input of its own."""

@@ -200,4 +200,5 @@ def _if_it_fits(
     try:
         return denoise_batch(policy, batch, decoding)
     except torch.OutOfMemoryError:
+        policy.release_memory()
         return None

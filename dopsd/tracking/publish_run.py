@@ -147,7 +147,7 @@ def _log_tags_and_data(client: MlflowClient, tracked: Tracked) -> None:
 def _log_checkpoints(
     publication: Publication, client: MlflowClient, tracked: Tracked, chosen: int
 ) -> dict[str, str]:
-    """Log every checkpoint as a LoggedModel with its evaluation; return ids by digest.
+    """Log every checkpoint of the curve as a LoggedModel with its evaluation; return ids by digest.
 
     Where DVC brought the results of another machine, the one of update `chosen` is here alone.
     """

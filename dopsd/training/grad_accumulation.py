@@ -187,6 +187,7 @@ class MicroBatches:
         batch = max(batches, key=_tokens_of, default=row)
         if batch is None:
             return
+        policy.release_memory()
 
         def probe(rows: int) -> Probe:
             probe_batch, outputs = batch.rows([0] * rows), []

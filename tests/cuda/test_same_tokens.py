@@ -101,7 +101,7 @@ def test_recorded_forwards_give_the_tokens_of_launched_ones(name: str, device, w
     way, base = WAYS[name]
     policy = embedded(base, device)
     launched = sampled(policy, way)
-    policy.graphs = GraphedTrunk(policy.core, CudaRecorder())
+    policy.graphs = GraphedTrunk(policy.core, CudaRecorder(device))
     found = [sampled(policy, way) for _ in range(2)]
     assert policy.graphs.recordings and not policy.graphs.is_off
     within(0, changed=sum(sum(differ(rows, launched)) for rows in found))

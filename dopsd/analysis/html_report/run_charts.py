@@ -78,7 +78,8 @@ def accuracy_chart(facts: RunFacts) -> Chart:
     )
     return Chart(
         "Accuracy against cost",
-        f"Every checkpoint on {chosen['n']} {chosen['split']} problems. The ring is the selected"
+        f"{'The leaders of a race, and the last' if 'raced' in chosen else 'Every'} checkpoint on"
+        f" {chosen['n']} {chosen['split']} problems. The ring is the selected"
         " checkpoint, which alone was tested. It was selected by its value here, so that value is a"
         f" little too high.{_start_note(facts)}",
         drawing,

@@ -119,36 +119,42 @@ def _keep_threshold(facts: RunFacts) -> float | None:
 def _cost_rows(facts: RunFacts) -> list[tuple[str, ...]]:
     """Return each cost until half of the gain, until the selected checkpoint, until the end."""
     last = facts.totals | {"seconds": list(facts.costs.values())[-1].get("seconds")}
-    ends = [facts.costs.get(u, {}) for u in (half_of_gain(facts), facts.selected["update"])]
-    sampled = [end.get("sampled_tokens") for end in (*ends, last)]
+    half = half_of_gain(facts)
+    ends = [facts.costs.get(facts.selected["update"], {}), last]
+
+    def row(text: str, name: str, share: float = 1.0) -> tuple[str, ...]:
+        values = [end.get(name) for end in ends]
+        cells = [words.grouped(None if v is None else v * share) for v in values]
+        known = facts.costs.get(half or 0, {}).get(name)
+        return text, "–" if half is None or known is None else words.grouped(known * share), *cells
+
+    settings = facts.settings.values
+    steps, length = (int(settings.get(f"sampling.{key}", 1)) for key in ("steps", "gen_length"))
+    is_counted = settings.get("sampling.threshold") in (None, "null")
+    forwards = row("forwards of sampling, of one row, at most", "sampled_tokens", steps / length)
     return [
-        *(
-            (text, *(words.grouped(end.get(name)) for end in (*ends, last)))
-            for name, text in (TOTALS | {"seconds": AXES["seconds"]}).items()
-        ),
-        ("forwards of sampling, of one row each", *(_forwards(facts, n) for n in sampled)),
+        *(row(text, name) for name, text in (TOTALS | {"seconds": AXES["seconds"]}).items()),
+        *([forwards] if is_counted else []),
         *_idle_updates(facts),
     ]
 
 
-def half_of_gain(facts: RunFacts) -> int:
-    """Return the first checkpoint with half of the gain on the selection split; 0 without a gain.
+def half_of_gain(facts: RunFacts) -> int | None:
+    """Return the first checkpoint with half of the gain on the selection split.
 
-    The gain is that of the selected checkpoint over the base, by the protocol that selects.
+    The gain is that of the selected checkpoint over what training began with.
+
+    Returns:
+        None without a gain, and after a race, where few checkpoints have exact scores.
     """
     chosen = facts.selected
-    half = (chosen["base_accuracy"] + chosen["accuracy"]) / 2
-    if chosen["accuracy"] <= chosen["base_accuracy"]:
-        return 0
-    rows = (row for row in facts.curve if row["protocol"] == chosen["protocol"] and row["update"])
-    return min((int(row["update"]) for row in rows if row["accuracy"] >= half), default=0)
-
-
-def _forwards(facts: RunFacts, tokens: float | None) -> str:
-    """Return the denoising steps of so many sampled tokens."""
-    values = facts.settings.values
-    steps, length = (int(values.get(f"sampling.{name}", 1)) for name in ("steps", "gen_length"))
-    return words.grouped(None if tokens is None else tokens * steps / length)
+    start = chosen.get("start_accuracy", chosen["base_accuracy"])
+    if chosen["accuracy"] <= start or "raced" in chosen:
+        return None
+    half = (start + chosen["accuracy"]) / 2
+    return min(
+        int(row["update"]) for row in facts.curve if row["update"] and row["accuracy"] >= half
+    )
 
 
 def _idle_updates(facts: RunFacts) -> list[tuple[str, ...]]:
@@ -159,7 +165,7 @@ def _idle_updates(facts: RunFacts) -> list[tuple[str, ...]]:
         return []
     idle = [row["update"] for row in facts.training if row["loss"] < IDLE]
     ends = half_of_gain(facts), facts.selected["update"], math.inf
-    counts = (f"{sum(update <= end for update in idle)}" for end in ends)
+    counts = ("–" if end is None else f"{sum(u <= end for u in idle)}" for end in ends)
     return [(f"updates that taught next to nothing (loss under {IDLE})", *counts)]
 
 

@@ -57,6 +57,9 @@ class FusedKernels(Kernels):
         self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
     ) -> tuple[Tensor, Tensor]:
         """As Kernels.add_norm."""
+        if x.dtype != residual.dtype:  # autocast: the sum of both is wide, as torch's own
+            wide = torch.promote_types(x.dtype, residual.dtype)
+            x, residual = x.to(wide), residual.to(wide)
         normalised, total, _ = add_rms_norm(x, residual, weight, eps)
         return normalised, total
 

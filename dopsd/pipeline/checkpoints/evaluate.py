@@ -251,7 +251,10 @@ def evaluate_updates(
         run_folder(task_name, method_name, seed) / "train",
     )
     folders = {update: _checkpoint(update, running_folder, finished_folder) for update in updates}
+    train = params.run(task_name, method_name, seed).train
     race = params.select.race
+    if race and -(-train.updates // train.checkpoint_every) <= race.leaders:
+        race = None  # all are scored exactly
     first = race.first if race else None
     settings = params.evaluation(task_name, method_name)
     evaluator = Evaluator(settings, params.select.split, first=first)

@@ -174,6 +174,10 @@ def print_cost(full: Params, hardware: str) -> None:
     The shape is that of the base if its config.json is here, else the published one's.
     """
     gpus, costs = profiles.gpus(hardware), []
+    if gpus and full.model.dtype == "auto":  # whatever this machine is
+        full = full.model_copy(
+            update={"model": full.model.model_copy(update={"dtype": "bfloat16"})}
+        )
     cpu = None if gpus else cpu_speed(dtype_of(full.model))
     for task, method in full.pairs:
         config, known = base_size(full, task), facts_of(full, task)

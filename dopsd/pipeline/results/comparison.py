@@ -198,14 +198,14 @@ def reached(
 
     Yields:
         Task, method, number of shared seeds, accuracy to reach, and the cost; None if the method
-        never reaches it.
+        never reaches it. Nothing with races, after which few checkpoints have exact scores.
     """
     runs_by_method = groups(runs)
     for (task, method), group in runs_by_method.items():
         seeds = {run.seed for run in group} & {
             run.seed for run in runs_by_method.get((task, baseline), [])
         }
-        if seeds:
+        if seeds and not any(run.is_raced for run in runs):
             method_runs, baseline_runs = (
                 [run for run in candidates if run.seed in seeds]
                 for candidates in (group, runs_by_method[task, baseline])

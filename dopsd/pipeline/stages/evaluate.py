@@ -52,8 +52,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         return
     updates = [0] * (1 + len(starts)) + [_update(folder) for folder in adapters]
     base, *rows = [_row(name, u, r) for u, r in zip(updates, reports, strict=True)]
-    curve = rows if start_of_curve(folder) else [base, *rows]
-    write_table(folder / "curve.csv", [*curve, *raced])
+    write_table(folder / "curve.csv", rows if start_of_curve(folder) else [base, *rows])
     if start_of_curve(folder) and not start:
         log(
             f"evaluate: {start_of_curve(folder)} no longer holds the checkpoint that the run"
@@ -61,13 +60,14 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         )
     records = distinct(record for report in reports for record in report["measured_on"])
     summary = _summary(base, rows, params.select) | {"measured_on": records}
+    summary |= {"race": raced} if params.select.race else {}
     write_json(folder / "evaluate.json", summary)
 
 
 def _race(
     params: Params, evaluator: Evaluator, adapters: list[Path]
 ) -> tuple[list[Path], list[dict[str, Any]]]:
-    """Return the leaders and the last checkpoint, and a row of the curve for each in the race."""
+    """Return the leaders and the last checkpoint, and a row for each that was in the race."""
     settings = params.select.race
     assert settings is not None
     taking_turns = [evaluator]

@@ -42,6 +42,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
         "n": summary["n"],
     }
     facts |= {"start_accuracy": summary["start"]} if "start" in summary else {}
+    facts |= {"raced": len(summary["race"])} if summary.get("race") else {}
     write_json(
         tmp / "select.json",
         facts

@@ -187,7 +187,7 @@ def test_updates_that_taught_nothing_are_counted_where_the_loss_is_a_distance(ru
     losses = [0.009, 1.0, 0.009, 0.0]
     training = [{"update": n, "loss": loss} for n, loss in enumerate(losses, 1)]
     for more, expected in (
-        ({"x.clip": "null"}, [("0", "2", "3")]),
+        ({"x.clip": "null"}, [("–", "2", "3")]),
         ({"x.clip": "0.05"}, []),
         ({"x.least_shift": "0.03"}, []),  # a part of its updates learns from rewards
     ):
@@ -202,7 +202,6 @@ def test_costs_are_counted_until_half_of_the_gain(run):
     name = run.selected["protocol"]
     accuracies = {0: 0.2, 2: 0.3, 4: 0.5, 6: 0.45, 8: 0.6}
     curve = [{"update": u, "accuracy": a, "protocol": name} for u, a in accuracies.items()]
-    curve.append({"update": 2, "accuracy": 0.9, "protocol": "fast"})  # of a race
     chosen = run.selected | {"update": 8, "accuracy": 0.6, "base_accuracy": 0.2}
     costs = {u: {"updates": u, "sampled_tokens": 100 * u, "seconds": u / 2} for u in accuracies}
     values = run.settings.values | {"sampling.steps": "20", "sampling.gen_length": "40"}
@@ -216,8 +215,15 @@ def test_costs_are_counted_until_half_of_the_gain(run):
     )
     rows = {row[0]: row[1:] for row in run_page._cost_rows(facts)}
     assert rows["updates"] == ("4", "8", "8") and rows["sampled tokens"] == ("400", "800", "800")
-    assert rows["forwards of sampling, of one row each"] == ("200", "400", "400")
+    assert rows["forwards of sampling, of one row, at most"] == ("200", "400", "400")
     assert ("2", "4", "4") in rows.values()  # seconds
+    for change, half in (
+        ({"start_accuracy": 0.45}, 8),
+        ({"start_accuracy": 0.6}, None),  # no gain
+        ({"raced": 4}, None),
+    ):
+        tested = run.tested | {"selected": chosen | change}
+        assert run_page.half_of_gain(replace(facts, tested=tested)) == half
 
 
 def test_problems_that_share_solutions_are_counted(tmp_path):

@@ -55,13 +55,14 @@ def test_a_raced_run_scores_its_leaders_exactly_and_samples_no_answer_twice(trai
     for stage in ("evaluate", "select", "test"):
         assert main([stage, *words]) == 0
     rows = read_table(RUN / "curve.csv")
-    raced = {row["update"]: row["n"] for row in rows if row["protocol"] == "fast"}
-    exact = {row["update"]: row["n"] for row in rows if row["protocol"] == "greedy"}
-    problems = rows[0]["n"]
+    chosen = json.loads((RUN / "evaluate.json").read_text())
+    raced = {row["update"]: row["n"] for row in chosen["race"]}
+    exact, problems = {row["update"]: row["n"] for row in rows}, rows[0]["n"]
+    assert {row["protocol"] for row in rows} == {"greedy"}
     assert {*raced} == {2, 4} and 4 <= min(raced.values()) <= max(raced.values()) <= problems
     assert {0, 4} <= {*exact} <= {0, 2, 4} and {*exact.values()} == {problems}
-    chosen = json.loads((RUN / "evaluate.json").read_text())
     assert chosen["protocol"] == "greedy" and chosen["best_update"] in exact
+    assert json.loads((RUN / "best" / "select.json").read_text())["raced"] == 2
     assert [*json.loads((RUN / "test.json").read_text())] == ["greedy"]  # the race is not tested
     adapter = str(RUN / "train" / "step-000002")
     whole = "--adapter", adapter, "--protocol", "fast", "--split", "validation"
