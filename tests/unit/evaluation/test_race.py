@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from conftest import write_params
 
+from dopsd.analysis.tables import mean_curve
 from dopsd.cli.main import main
 from dopsd.core.files import read_lines
 from dopsd.core.tables import read_table
@@ -73,6 +75,19 @@ def test_a_raced_run_scores_its_leaders_exactly_and_samples_no_answer_twice(trai
     before = (RUN / "curve.csv").read_bytes()
     assert main(["evaluate", *words]) == 0
     assert (RUN / "curve.csv").read_bytes() == before
+
+
+def test_runs_with_races_have_no_mean_curve():
+    """Each seed has exact scores of other checkpoints."""
+
+    def run(is_raced: bool, **accuracies: float) -> Mock:
+        points = [(int(name[1:]), value) for name, value in accuracies.items()]
+        costs = {update: {"updates": float(update)} for update, _ in points}
+        return Mock(is_raced=is_raced, points=lambda: points, costs=lambda: costs)
+
+    a, b = run(True, u0=0.2, u4=0.5, u8=0.4), run(True, u0=0.2, u6=0.6, u8=0.3)
+    assert mean_curve([a, b]) == mean_curve([a, run(False, u0=0.2)]) == []
+    assert [accuracy for accuracy, _ in mean_curve([a])] == [0.2, 0.5, 0.4]
 
 
 @pytest.mark.parametrize(

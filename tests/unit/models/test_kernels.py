@@ -142,6 +142,17 @@ def test_a_sum_and_its_norm_have_gradients_when_only_one_of_them_is_used(output:
         assert (plain is None and fused is None) or torch.equal(plain, fused)
 
 
+def test_sums_under_autocast_are_wide_as_those_of_plain_torch(monkeypatch):
+    """The kernels of a card return the dtype of their first argument."""
+    given = torch.full((4,), 60000.0).half(), torch.full((4,), 60000.0).bfloat16()
+    as_on_a_card = lambda x, *rest: [y.to(x.dtype) for y in operators.add_rms_norm(x, *rest)]  # noqa: E731
+    monkeypatch.setattr("dopsd.models.kernels.fused.add_rms_norm", as_on_a_card)
+    weight = torch.ones(4).bfloat16()
+    plain, fused = (k.add_norm(*given, weight, 1e-5) for k in (Kernels(), FusedKernels()))
+    for a, b in zip(plain, fused, strict=True):
+        assert a.dtype == b.dtype and torch.equal(a, b) and b.isfinite().all()
+
+
 @pytest.mark.full
 def test_compiled_blocks_call_the_operators():
     graphs: list[str] = []
