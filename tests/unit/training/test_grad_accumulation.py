@@ -40,6 +40,9 @@ class Linear:
     def trainable(self) -> dict[str, Tensor]:
         return {"w": self.w}
 
+    def release_memory(self) -> None:
+        pass
+
     def loss(self, policy: object, batch: Rows) -> LossOutput:
         self.sizes.append(len(batch))
         if len(batch) > self.room:
