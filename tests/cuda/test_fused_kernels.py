@@ -7,15 +7,19 @@ from importlib.util import find_spec
 import pytest
 import torch
 from card import CPU, GRADIENT, LOGITS, Within, distance
+from hub_toys import COMMON, HUB
 from kernel_rounding import Comparison
 from torch import Tensor
 from toys import IDS, SHAPE
 
 from dopsd.models.config import AdapterConfig
+from dopsd.models.denoiser import Denoiser
 from dopsd.models.kernels import operators
 from dopsd.models.llada.configuration import LladaConfig
 from dopsd.models.llada.modeling import LladaForMaskedLM
 from dopsd.models.llm_policy import LlmPolicy
+from dopsd.models.loading import build_model
+from dopsd.models.registry import config_class
 from dopsd.models.text import build_tokenizer
 
 pytestmark = [
@@ -43,11 +47,23 @@ def test_operators(width: str, dtype: torch.dtype, device, within: Within):
     within(1.0, **shares)
 
 
-def computed(device: torch.device, dtype: torch.dtype, is_fused: bool) -> tuple[Tensor, Tensor]:
+def base(name: str) -> Denoiser:
+    if name == "llada":
+        shape = SHAPE | IDS | {"d_model": 576, "n_heads": 9, "mlp_hidden_size": 1536}
+        return LladaForMaskedLM(LladaConfig(**shape, n_kv_heads=3))
+    sizes = {"hidden_size": 576, "intermediate_size": 1536, "head_dim": 64}
+    heads = {"num_attention_heads": 9, "num_key_value_heads": 3}
+    return build_model(
+        config_class(name.replace("-", "_")).from_dict(COMMON | HUB[name] | sizes | heads)
+    )
+
+
+def computed(
+    name: str, device: torch.device, dtype: torch.dtype, is_fused: bool
+) -> tuple[Tensor, Tensor]:
     """Logits of real tokens, and the gradients of the adapter and the norms, on the CPU."""
     torch.manual_seed(0)
-    shape = SHAPE | IDS | {"d_model": 576, "n_heads": 9, "mlp_hidden_size": 1536}
-    model = LladaForMaskedLM(LladaConfig(**shape, n_kv_heads=3))
+    model = base(name)
     for p in model.parameters():
         p.data.normal_(std=p.shape[1] ** -0.5) if p.ndim > 1 else p.data.normal_(1.0, 0.1)
     # in float32 too the weights are those of bfloat16, so that only computing rounds
@@ -71,9 +87,10 @@ def computed(device: torch.device, dtype: torch.dtype, is_fused: bool) -> tuple[
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_whole_model(dtype: torch.dtype, device, within: Within):
-    exact = computed(CPU, torch.float32, is_fused=False)
-    plain, fused = (computed(device, dtype, is_fused) for is_fused in (False, True))
+@pytest.mark.parametrize("name", ["llada", "a2d-llama", "a2d-qwen3"])
+def test_a_whole_model(name: str, dtype: torch.dtype, device, within: Within):
+    exact = computed(name, CPU, torch.float32, is_fused=False)
+    plain, fused = (computed(name, device, dtype, is_fused) for is_fused in (False, True))
     if dtype == torch.float32:
         within(LOGITS, logits=distance(fused[0], plain[0]))
         within(GRADIENT, gradient=distance(fused[1], plain[1]))

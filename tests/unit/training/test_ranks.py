@@ -147,7 +147,10 @@ def test_two_ranks_evaluate_with_a_base_in_parts(project, monkeypatch):
 def test_what_cannot_be_computed_by_several_ranks_is_refused(project, capsys):
     write_params(launch__shard=True, model__compile=True)
     assert main(["check"]) == 2
-    assert "launch.shard: needs model.quantization none, compile and cuda_graphs false" in capsys.readouterr().err
+    assert (
+        "launch.shard: needs model.quantization none, compile and cuda_graphs false"
+        in capsys.readouterr().err
+    )
     accelerator = SimpleNamespace(num_processes=2, process_index=0, is_main_process=True)
     for method, changes, said in (
         (  # named on the command line, not in the matrix
