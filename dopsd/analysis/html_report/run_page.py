@@ -120,13 +120,16 @@ def _cost_rows(facts: RunFacts) -> list[tuple[str, ...]]:
     """Return each cost until half of the gain, until the selected checkpoint, until the end."""
     last = facts.totals | {"seconds": list(facts.costs.values())[-1].get("seconds")}
     half = half_of_gain(facts)
-    ends = [facts.costs.get(facts.selected["update"], {}), last]
+    ends = [None if half is None else facts.costs.get(half, {})]
+    ends += [facts.costs.get(facts.selected["update"], {}), last]
+
+    def cell(end: dict[str, Any] | None, name: str, share: float) -> str:
+        if end is None:
+            return "–"
+        return words.grouped(None if end.get(name) is None else end[name] * share)
 
     def row(text: str, name: str, share: float = 1.0) -> tuple[str, ...]:
-        values = [end.get(name) for end in ends]
-        cells = [words.grouped(None if v is None else v * share) for v in values]
-        known = facts.costs.get(half or 0, {}).get(name)
-        return text, "–" if half is None or known is None else words.grouped(known * share), *cells
+        return text, *(cell(end, name, share) for end in ends)
 
     settings = facts.settings.values
     steps, length = (int(settings.get(f"sampling.{key}", 1)) for key in ("steps", "gen_length"))

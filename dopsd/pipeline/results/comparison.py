@@ -205,13 +205,14 @@ def reached(
         seeds = {run.seed for run in group} & {
             run.seed for run in runs_by_method.get((task, baseline), [])
         }
-        if seeds and not any(run.is_raced for run in runs):
+        if seeds:
             method_runs, baseline_runs = (
                 [run for run in candidates if run.seed in seeds]
                 for candidates in (group, runs_by_method[task, baseline])
             )
             best = max((accuracy for accuracy, _ in _trained(baseline_runs)), default=None)
-            if best is not None:  # runs that ended early may share no checkpoint
+            is_raced = any(run.is_raced for run in method_runs + baseline_runs)
+            if best is not None and not is_raced:  # runs that ended early may share no checkpoint
                 reaching = (cost for accuracy, cost in _trained(method_runs) if accuracy >= best)
                 cost = next(reaching, None)
                 yield task, method, len(seeds), best, cost

@@ -164,6 +164,11 @@ def test_memory_of_recordings_is_given_back_and_recorded_again(policy: LlmPolicy
             assert not policy.graphs.recordings
 
 
+def test_compiled_blocks_are_not_recorded():
+    with pytest.raises(ValueError, match="cuda_graphs records blocks that are not compiled"):
+        ModelConfig(cuda_graphs=True, compile=True)
+
+
 @pytest.mark.parametrize(
     ("kind", "device", "said"),
     [
