@@ -110,17 +110,21 @@ def kernels_of(
 ) -> str:
     """Return the kernels to use.
 
-    `auto` is liger if its package, a GPU, a C compiler (for Triton) and the architecture's fused
-    kernels are there and the base is wide, else torch. The config is read from model.path unless it
-    is given.
+    `auto` is liger if it can run here, the architecture has fused kernels and the base is wide,
+    else torch. The config is read from model.path unless it is given.
     """
     if model.kernels != "auto":
         return model.kernels
-    has_compiler = any(which(name) for name in (os.environ.get("CC", "gcc"), "clang"))
-    if device.type != "cuda" or find_spec("liger_kernel") is None or not has_compiler:
+    if not has_liger(device):
         return "torch"
     config = config or read_config(Path(model.path))
     return "liger" if config.is_fused_by_auto else "torch"
+
+
+def has_liger(device: torch.device) -> bool:
+    """Return whether fused kernels can run: their package, a GPU, a C compiler for Triton."""
+    has_compiler = any(which(name) for name in (os.environ.get("CC", "gcc"), "clang"))
+    return device.type == "cuda" and find_spec("liger_kernel") is not None and has_compiler
 
 
 def resolved(model: ModelConfig) -> ModelConfig:

@@ -68,7 +68,7 @@ def logits(device: torch.device) -> Iterator[Finding]:
     """Compare the embedded base's logits with the CPU's, and fused kernels with torch's."""
     import torch
 
-    from dopsd.models.backends import kernels_of
+    from dopsd.models.backends import has_liger
     from dopsd.models.config import ModelConfig
     from dopsd.models.loading import load_base
     from dopsd.pipeline.new_project import TEMPLATE
@@ -82,8 +82,7 @@ def logits(device: torch.device) -> Iterator[Finding]:
     here, base = (load_base(model, place) for place in places)
     expected, found = (_logits(one, ids, mask) for one in (here, base))
     yield _compared("gpu computes", "the CPU", found, expected, SINGLE)
-    choice = model.model_copy(update={"kernels": "auto"})
-    if kernels_of(choice, device, base.config) == "liger":
+    if has_liger(device):
         base.bfloat16()
         plain = _logits(base, ids, mask)
         base.fuse()
