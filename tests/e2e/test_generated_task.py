@@ -2,8 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from deployed import run_by
@@ -30,21 +33,32 @@ def results_of(made: Workspace) -> dict[str, object]:
 
 @pytest.mark.full
 def test_a_killed_run_continues_to_the_same_bytes_and_another_task_is_watched(tmp_path):
-    whole, cut = Workspace(tmp_path / "whole", is_warm=True), Workspace(tmp_path / "cut")
-    for made in (whole, cut):
-        made.write(**CHANGES, train__updates=60)
-    said = whole.run("dopsd", "repro")
-    assert f"{TASK}: 32 train problems" in said and f"{OTHER}: 12 test problems" in said
-    tested = whole.folder / f"runs/{TASK}/d_opsd/0/test/paired.json"
-    assert json.loads(tested.read_text())["watched"].keys() == {OTHER}
-    here = {"cwd": cut.folder, "env": cut.env}
-    process = subprocess.Popen(["dopsd", "repro"], **here, start_new_session=True)
-    until(lambda: any((cut.folder / "work").glob("train-*/step-*")))
+    cut = Workspace(tmp_path / "project", is_warm=True)
+    cut.write(**CHANGES, train__updates=40)
+    here = {"cwd": cut.folder, "env": cut.env | {"PATH": os.environ["PATH"]}}
+    with (log := tmp_path / "first.log").open("w") as first:
+        command = {"stdout": first, "stderr": first, "start_new_session": True}
+        words = [sys.executable, "-m", "dopsd", "repro", "train"]
+        process = subprocess.Popen(words, **here, **command)
+        until(lambda: any((cut.folder / "work").glob("train-*/step-*")))
     os.killpg(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
+    said = log.read_text()
+    assert f"{TASK}: 32 train problems" in said and f"{OTHER}: 12 test problems" in said
     assert "continuing after update" in cut.run("dopsd", "repro")
     assert json.loads(cut.dvc("status", "--json")) == {}
-    assert results_of(cut) == results_of(whole) and len(results_of(cut)) > 5
+    tested = cut.folder / f"runs/{TASK}/d_opsd/0/test/paired.json"
+    assert json.loads(tested.read_text())["watched"].keys() == {OTHER}
+    found = checkpoints(cut.folder)
+    shutil.rmtree(cut.folder / "work")
+    cut.run("dopsd", "train", "--task", TASK, "--method", "d_opsd", "--seed", "0")
+    assert checkpoints(cut.folder) == found and len(found) > 5
+
+
+def checkpoints(folder: Path) -> dict[Path, bytes]:
+    """Weights of the run's checkpoints, by their paths."""
+    found = folder.glob(f"runs/{TASK}/d_opsd/0/train/step-*/*.safetensors")
+    return {path: path.read_bytes() for path in found}
 
 
 @pytest.mark.nightly

@@ -83,11 +83,11 @@ def test_the_loss_is_the_formula(fake_policy):
     fake_policy.table = table
     targets = torch.tensor([[3, 1, 5, 1, 8, 8, 8, 8]])
     flags = torch.zeros(2, 1, 8, dtype=torch.bool)
-    flags[0, 0, [0, 1]] = flags[1, 0, [2, 3]] = True
+    flags[0, 0, [0, 1]] = flags[1, 0, 2] = True
     ids = torch.full((1, 10), 9)
     batch = Unmasking(ids, ids, ids > 0, targets, flags[0], flags[1], torch.ones(1))
     value, figures = unmasking(fake_policy, batch, 2.0, 0.5)
-    cross = (-math.log(0.91) - math.log(0.1)) / 2
+    cross = (-math.log(0.91) - math.log(0.1)) / 4 - math.log(0.91) / 2  # 2 positions, and 1
     sharp = 91**2 / (91**2 + 9)  # softmax of twice the logits
     rest = (1 - sharp) / 9
     entropy = -(sharp * math.log(sharp) + 9 * rest * math.log(rest))

@@ -143,7 +143,8 @@ def test_a_replay_that_differs_turns_recording_off(policy: LlmPolicy, fault: str
     assert said.count("launched one by one from here on") == 1 and fault in said
 
 
-def test_few_recordings_are_kept(policy: LlmPolicy):
+def test_few_recordings_are_kept(policy: LlmPolicy, monkeypatch):
+    monkeypatch.setattr(graphs, "KEPT", 2)
     policy.graphs = GraphedTrunk(policy.core, traces := Traces())
     with torch.no_grad():
         for length in range(4, 4 + graphs.KEPT + 2):

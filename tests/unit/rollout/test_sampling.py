@@ -203,11 +203,11 @@ def test_hints_are_seen_until_their_block_is_entered_and_then_cleared():
 
 
 def run_attempts(
-    correct_at: dict[str, int], is_stopping: bool, min_rows: int = 1
+    correct_at: dict[str, int], is_stopping: bool, min_rows: int = 1, first: float = 0.9
 ) -> tuple[dict[str, int], list[int]]:
     policy = FakePolicy(2)
     problems = [(Problem(name, "1", "1"), PROMPT) for name in correct_at]
-    plan = SamplingPlan(4, 0.9, 0.9, is_stopping, Decoding(2, 2, 1, min_rows=min_rows))
+    plan = SamplingPlan(4, first, 0.9, is_stopping, Decoding(2, 2, 1, min_rows=min_rows))
     is_right = lambda p, r: r.attempt == correct_at[p.id]  # noqa: E731
     found = generate_until_correct(policy, problems, plan, is_right)
     return {name: len(tried) for name, tried in found.items()}, [len(ids) for ids in policy.seen]
@@ -225,6 +225,10 @@ def run_attempts(
 def test_waves_of_attempts(is_stopping: bool, min_rows: int, used: tuple, batches: list[int]):
     found, sizes = run_attempts({"a": 0, "b": 2, "c": 9}, is_stopping, min_rows)
     assert (*found.values(),) == used and sizes == batches
+
+
+def test_first_attempts_at_a_temperature_of_their_own_are_one_wave():
+    assert run_attempts({"a": 2}, is_stopping=True, min_rows=9, first=0.0) == ({"a": 3}, [1, 3])
 
 
 def test_denoise_all_returns_the_order_of_the_draws_whatever_the_lengths():

@@ -236,6 +236,17 @@ def test_rows_come_from_a_hub_by_name_split_and_revision(tmp_path: Path):
     assert sorted(splits["train"] + splits["validation"]) == [["1+1?", "2"], ["1+2?", "3"]]
 
 
+def test_a_generation_has_the_row_of_its_question_or_of_its_answer(tmp_path):
+    rows = [("1+1?", "2"), ("0+2?", "2"), ("1+2?", "3")]
+    lines = [json.dumps({"question": q, "answer": a}) + "\n" for q, a in rows]
+    (tmp_path / "train.jsonl").write_text("".join(lines))
+    mine = task(tmp_path / "train.jsonl")
+    assert mine.of_row("0+2?", "2").prompt == mine.of_row("0+2?", None).prompt == "0+2?"
+    assert mine.of_row(None, "3").prompt == "1+2?"
+    with pytest.raises(DopsdError, match="2 rows of mine have the answer '2'"):
+        mine.of_row(None, "2")
+
+
 def test_a_question_of_two_splits_has_the_row_of_the_first(tmp_path):
     for number, split in enumerate(("test", "validation", "train")):
         rows = [{"question": "1+1?", "answer": f"{number}"}, {"question": split, "answer": "x"}]

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT, stop_in, write_params
@@ -19,6 +20,7 @@ from dopsd.config.tasks import AlgorithmsConfig
 from dopsd.core.files import digest, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.training import resume
+from dopsd.training.machine import MACHINE, write_machine
 from dopsd.training.run_identity import code_of, identify
 from dopsd.training.trainer import Trainer
 
@@ -324,3 +326,22 @@ def test_a_damaged_record_of_the_cell_itself_names_no_first_code(project, damage
     OUT.with_suffix(".json").write_text(damaged)
     found = identify(load_params().run("sudoku", "d_opsd", 0)).first_code
     assert found == digest(code_of("sudoku", "d_opsd"))
+
+
+def test_the_record_of_the_machine_has_the_commit_and_whether_files_differ_from_it(here):
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@localhost")
+        return subprocess.check_output(("git", *who, *words), text=True).strip()
+
+    def commit(update: int) -> str:
+        write_machine(here, SimpleNamespace(is_main_process=True), update, ["cpu"])
+        return json.loads((here / MACHINE).read_text())["parts"][-1]["commit"]
+
+    git("init", "-q")
+    Path("code.py").write_text("1\n")
+    git("add", "code.py")
+    git("commit", "-qm", "first")
+    head = git("rev-parse", "HEAD")
+    assert commit(0) == head
+    Path("code.py").write_text("2\n")
+    assert commit(1) == f"{head}+"
