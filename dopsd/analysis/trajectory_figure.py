@@ -108,6 +108,7 @@ def _write_tokens(axis: Axes, cells: list[list[int]], tokens: list[str]) -> None
                     position + 0.5,
                     step + 0.5,
                     text,
+                    in_layout=False,  # within the axes
                     ha="center",
                     va="center",
                     fontsize=8 if len(tokens) <= LEGIBLE / 2 else 7,

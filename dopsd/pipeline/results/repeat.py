@@ -25,8 +25,8 @@ def nearest_profile(params: Params, key: RunKey) -> tuple[str, list[Change]]:
         params: all settings; they have to be those of the run.
     """
     run_sections = _sections(params, key)
-    candidates = []
-    for profile, preset, hardware in choices(key.task):
+
+    def compared(profile: str, preset: str, hardware: str) -> tuple[str, list[Change]]:
         settings = _settings(profile, preset, hardware)
         options = {"preset": preset, "hardware": hardware}
         words = [profile] + [
@@ -34,9 +34,12 @@ def nearest_profile(params: Params, key: RunKey) -> tuple[str, list[Change]]:
             for name, value in options.items()
             if value not in (PRESET, HARDWARE)
         ]
-        changes = list(changed(run_sections, _sections(settings, key)))
-        candidates.append((" ".join(words), changes))
-    return min(candidates, key=lambda candidate: len(candidate[1]))
+        return " ".join(words), list(changed(run_sections, _sections(settings, key)))
+
+    of_profile = {choice[0]: choice for choice in reversed(choices(key.task))}  # the first of each
+    nearest = min(of_profile, key=lambda name: len(compared(*of_profile[name])[1]))
+    all_of_it = [compared(*choice) for choice in choices(key.task) if choice[0] == nearest]
+    return min(all_of_it, key=lambda candidate: len(candidate[1]))
 
 
 @cache
