@@ -18,7 +18,7 @@ from dopsd.config.params import Params
 
 BUDGETS = {
     "lines of dopsd/ and flows/": 46_000,  # select.race, fused layers, CUDA graphs, dtype auto
-    "lines of tests/": 37_000,  # the same
+    "lines of tests/": 37_060,  # what random changes of code showed to be unseen
     "lines of benchmarks/": 5_600,  # graphs on a card, and whether a race chooses worse
     "files of the largest room": 20,  # core/processes.py
     "commands": 39,  # restore
