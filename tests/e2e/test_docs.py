@@ -196,8 +196,14 @@ def one_of_ablations(commands: list[str]) -> list[str]:
     return [text for text in dict.fromkeys(commands) if text not in ablations[1:]]
 
 
-@pytest.mark.full
-def test_the_commands_of_each_page_run(tmp_path: Path):
+@pytest.mark.parametrize(
+    "where",
+    [
+        pytest.param("blocks", marks=pytest.mark.full),
+        pytest.param("tables", marks=pytest.mark.nightly),
+    ],
+)
+def test_the_commands_of_each_page_run(where: str, tmp_path: Path):
     workspace = Workspace(tmp_path, is_shipped=True, is_warm=True)
     short = SHORT_RUN | {"verify_teacher.problems": 12, "verify_teacher.attempts": 2}
     changes = [f"--set={key}={json.dumps(value)}" for key, value in short.items()]
@@ -205,10 +211,12 @@ def test_the_commands_of_each_page_run(tmp_path: Path):
     workspace.repro()
     workspace.commit()
     for page in PAGES:
-        marked = [b for b in blocks() if b.page == page and b.mark == "run"]
+        is_block = where == "blocks"
+        marked = [b for b in blocks() if is_block and b.page == page and b.mark == "run"]
         bash = ["bash", "-euo", "pipefail", "-c"]
         scripts = [[*bash, block.text] for block in marked if block.language == "bash"]
-        scripts += [["bash", "-euc", text] for text in one_of_ablations(commands_of_table(page))]
+        listed = [] if is_block else one_of_ablations(commands_of_table(page))
+        scripts += [["bash", "-euc", text] for text in listed]
         if python := "\n".join(b.text for b in marked if b.language == "python"):
             scripts.append([sys.executable, "-c", python])
         for words in scripts:

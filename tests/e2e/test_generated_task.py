@@ -35,16 +35,14 @@ def results_of(made: Workspace) -> dict[str, object]:
 def test_a_killed_run_continues_to_the_same_bytes_and_another_task_is_watched(tmp_path):
     cut = Workspace(tmp_path / "project", is_warm=True)
     cut.write(**CHANGES, train__updates=40)
+    said = cut.run("dopsd", "repro", "evaluate_base")
+    assert f"{TASK}: 32 train problems" in said and f"{OTHER}: 12 test problems" in said
     here = {"cwd": cut.folder, "env": cut.env | {"PATH": os.environ["PATH"]}}
-    with (log := tmp_path / "first.log").open("w") as first:
-        command = {"stdout": first, "stderr": first, "start_new_session": True}
-        words = [sys.executable, "-m", "dopsd", "repro", "train"]
-        process = subprocess.Popen(words, **here, **command)
-        until(lambda: any((cut.folder / "work").glob("train-*/step-*")))
+    words = [sys.executable, "-m", "dopsd", "repro", "train"]
+    process = subprocess.Popen(words, **here, start_new_session=True)
+    until(lambda: any((cut.folder / "work").glob("train-*/step-*")))
     os.killpg(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    said = log.read_text()
-    assert f"{TASK}: 32 train problems" in said and f"{OTHER}: 12 test problems" in said
     assert "continuing after update" in cut.run("dopsd", "repro")
     assert json.loads(cut.dvc("status", "--json")) == {}
     tested = cut.folder / f"runs/{TASK}/d_opsd/0/test/paired.json"

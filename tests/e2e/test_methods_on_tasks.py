@@ -1,7 +1,4 @@
-"""Every method trains two updates on every task, by `dvc repro` and by the deployment.
-
-`make nightly` runs the whole product, `make test-all` `dvc repro` with most methods on one task.
-"""
+"""Every method trains two updates on every task, by `dvc repro` and by the deployment."""
 
 import json
 import shutil
@@ -93,13 +90,8 @@ def updates(folder: Path, result: str) -> dict[tuple[str, ...], int]:
     }
 
 
-@pytest.mark.parametrize(
-    "which",
-    [
-        pytest.param(name, marks=pytest.mark.full if name == "by answers" else pytest.mark.nightly)
-        for name in ROUNDS
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("which", ROUNDS)
 def test_each_method_trains_by_dvc(which: str, tmp_path: Path):
     made, tasks, methods = workspace(tmp_path), tasks_of(which), [*ROUNDS[which]]
     cells = [(tasks[i % len(tasks)], name) for i, name in enumerate(methods)]

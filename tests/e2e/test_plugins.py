@@ -144,6 +144,7 @@ def test_the_example_and_a_toy_task_with_its_own_base_train_through_the_flow_and
     assert {"base": "modified"} in found
 
 
+@pytest.mark.nightly
 def test_a_divergence_of_ones_own_trains_by_the_page_and_reports_name_it(plugin: Path):
     page = [b.text for b in blocks() if b.page.name == "extending.md" and "hellinger" in b.text]
     made = {text.partition("\n")[0][2:]: text for text in page[:-1]} | {"hellinger/__init__.py": ""}

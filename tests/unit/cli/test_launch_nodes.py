@@ -13,7 +13,7 @@ import pytest
 from conftest import write_params
 from waiting import until
 from warm_python import warm_bin
-from workspace import Workspace
+from workspace import Workspace, take_cache
 
 from dopsd.cli.main import main
 from dopsd.core.fingerprint import sha256
@@ -79,8 +79,11 @@ def test_runs_side_by_side_make_what_runs_after_each_other_make(tmp_path, monkey
 
 
 @pytest.mark.full
-def test_a_killed_launcher_takes_its_runs_along_and_settings_must_stay(tmp_path, monkeypatch):
+def test_a_killed_launcher_takes_its_runs_along_and_settings_must_stay(
+    reproduced, tmp_path, monkeypatch
+):
     made = Workspace(tmp_path / "project")
+    take_cache(reproduced, made.folder)
     made.write(matrix__seeds=[0, 1], train__updates=2000, train__checkpoint_every=500)
     monkeypatch.chdir(made.folder)
     logs = [Path(f"work/launch/sudoku-d_opsd-{seed}.log") for seed in (0, 1)]
