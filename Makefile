@@ -64,7 +64,7 @@ lowest newest: # the tests of `make test` with the lowest, or the newest, versio
 gpu-versions: # tests of models, rollout, algorithms, training and GPUs with the versions of .ci/gpu-versions.txt; needs PYTHON=python3.12
 	PYTHON=$(PYTHON) WORKERS=$(WORKERS) .ci/versions gpu
 
-every-method: tools # every method on every task, and rehearsals of scripts for a GPU; BY=dvc or BY=deployment: by one entry point; hours on two cores
+every-method: tools # every method on every task, every architecture, tables of the docs, and rehearsals of scripts for a GPU; BY=dvc or BY=deployment: by one entry point; hours on two cores
 	python -m pytest -n $(WORKERS) --dist worksteal -m nightly $(if $(BY),-k '$(BY)')
 
 nightly: coverage every-method lowest newest

@@ -6,7 +6,7 @@ Each change turns one operator, number or word of code into another (+ into -, <
 and into or), in a copy of the checkout, and runs the tests of its room, then those of others that
 name its module, until the first failure; those of its module come first. It prints each change
 with what became of it, and how many were seen. Some change nothing that can be seen: read those
-that no test sees, and ask the second tier about them by `--marked full`.
+that no test sees, and ask the room's tests of the second tier about them by `--marked full`.
 """
 
 import argparse

@@ -40,8 +40,8 @@ signal.signal(
 
 pytest_plugins = ["card"]  # fixtures of tests/cuda
 # of Debian, by a word in the reason of a skipped test
-PACKAGES = {"bubblewrap": "bubblewrap", "PostgreSQL": "postgresql", "Chromium": "chromium"}
-PACKAGES |= {"C compiler": "gcc", "g++": "g++"}
+PACKAGES = {"bubblewrap": "bubblewrap", "PostgreSQL": "postgresql", "C compiler": "gcc"}
+PACKAGES |= {"Chromium": "chromium chromium-driver", "g++": "g++"}
 STAGES = ("evaluate_base", "train", "evaluate", "select", "test", "report")
 
 

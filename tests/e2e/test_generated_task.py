@@ -37,7 +37,8 @@ def test_a_killed_run_continues_to_the_same_bytes_and_another_task_is_watched(tm
     cut.write(**CHANGES, train__updates=40)
     said = cut.run("dopsd", "repro", "evaluate_base")
     assert f"{TASK}: 32 train problems" in said and f"{OTHER}: 12 test problems" in said
-    here = {"cwd": cut.folder, "env": cut.env | {"PATH": os.environ["PATH"]}}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    here = {"cwd": cut.folder, "env": cut.env | {"PATH": path}}
     words = [sys.executable, "-m", "dopsd", "repro", "train"]
     process = subprocess.Popen(words, **here, start_new_session=True)
     until(lambda: any((cut.folder / "work").glob("train-*/step-*")))
@@ -47,16 +48,19 @@ def test_a_killed_run_continues_to_the_same_bytes_and_another_task_is_watched(tm
     assert json.loads(cut.dvc("status", "--json")) == {}
     tested = cut.folder / f"runs/{TASK}/d_opsd/0/test/paired.json"
     assert json.loads(tested.read_text())["watched"].keys() == {OTHER}
-    found = checkpoints(cut.folder)
+    found = trained(cut.folder)
     shutil.rmtree(cut.folder / "work")
+    for path in found:
+        path.unlink()
     cut.run("dopsd", "train", "--task", TASK, "--method", "d_opsd", "--seed", "0")
-    assert checkpoints(cut.folder) == found and len(found) > 5
+    assert trained(cut.folder) == found and len(found) > 5
 
 
-def checkpoints(folder: Path) -> dict[Path, bytes]:
-    """Weights of the run's checkpoints, by their paths."""
-    found = folder.glob(f"runs/{TASK}/d_opsd/0/train/step-*/*.safetensors")
-    return {path: path.read_bytes() for path in found}
+def trained(folder: Path) -> dict[Path, bytes]:
+    """All files that training leaves for other stages."""
+    paths = (folder / f"runs/{TASK}/d_opsd/0").glob("train*/**/*")
+    paths = [*paths, *(folder / f"runs/{TASK}/d_opsd/0").glob("train.*")]
+    return {path: path.read_bytes() for path in paths if path.is_file()}
 
 
 @pytest.mark.nightly

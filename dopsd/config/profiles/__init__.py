@@ -33,6 +33,12 @@ def family_of(profile: str) -> Family | None:
     return families().get(profile.rpartition("-")[0])
 
 
+def base_of(profile: str) -> str:
+    """Return the folder of the base that a profile is for."""
+    family = family_of(profile)
+    return family.path if family else str(embedded()["model"]["path"])
+
+
 def merge(into: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Merge `other` into `into` in place, section by section, and return `into`.
 

@@ -10,7 +10,7 @@ from dopsd.algorithms.common.config import BETWEEN, kind_of
 from dopsd.config.loading import checked
 from dopsd.config.params import Params
 from dopsd.config.params_file import flat
-from dopsd.config.profiles import HARDWARE, PRESET, choices, resolve
+from dopsd.config.profiles import HARDWARE, PRESET, base_of, choices, resolve
 from dopsd.core.paths import RunKey
 
 SHARED = ("model", "pretrain", "sampling", "train", "evaluate", "select", "launch")
@@ -21,25 +21,21 @@ Change = tuple[str, Any, Any]  # key, the run's value, the profile's value
 def nearest_profile(params: Params, key: RunKey) -> tuple[str, list[Change]]:
     """Return the profile with the fewest differences from a run's settings, and these.
 
+    If there are profiles of the run's base, it is one of them.
+
     Args:
         params: all settings; they have to be those of the run.
     """
-    run_sections = _sections(params, key)
-
-    def compared(profile: str, preset: str, hardware: str) -> tuple[str, list[Change]]:
+    run_sections, found = _sections(params, key), choices(key.task)
+    of_base = [choice for choice in found if base_of(choice[0]) == params.model.path]
+    candidates = []
+    for profile, preset, hardware in of_base or found:
         settings = _settings(profile, preset, hardware)
-        options = {"preset": preset, "hardware": hardware}
-        words = [profile] + [
-            f"--{name} {value}"
-            for name, value in options.items()
-            if value not in (PRESET, HARDWARE)
-        ]
-        return " ".join(words), list(changed(run_sections, _sections(settings, key)))
-
-    of_profile = {choice[0]: choice for choice in reversed(choices(key.task))}  # the first of each
-    nearest = min(of_profile, key=lambda name: len(compared(*of_profile[name])[1]))
-    all_of_it = [compared(*choice) for choice in choices(key.task) if choice[0] == nearest]
-    return min(all_of_it, key=lambda candidate: len(candidate[1]))
+        options = [("--preset", preset), ("--hardware", hardware)]
+        words = [f"{name} {value}" for name, value in options if value not in (PRESET, HARDWARE)]
+        changes = list(changed(run_sections, _sections(settings, key)))
+        candidates.append((" ".join([profile, *words]), changes))
+    return min(candidates, key=lambda candidate: len(candidate[1]))
 
 
 @cache

@@ -416,6 +416,9 @@ def test_the_nearest_profile_is_named_with_its_options(here):
     name, changes = repeat.nearest_profile(load_params(), KEY)
     assert name == "llada-8b-sudoku --preset paper"
     assert [key for key, *_ in changes] == ["train.updates"]
+    words = ["--profile", "smollm2-135m-sudoku", "--hardware", "cpu"]  # far from its other choices
+    assert main(["params", *words]) == 0
+    assert repeat.nearest_profile(load_params(), KEY) == (" ".join(words[1:]), [])
 
 
 SURE = [0.02, 0.03, 0.02, 0.04, 0.01]
