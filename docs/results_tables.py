@@ -272,20 +272,32 @@ def switches() -> str:
     return _less_own("switches", names, "forward KL, half revealed")
 
 
-def _less_own(plan: str, names: Mapping[str, str], own: str) -> str:
-    """Return entries less the plan's own one: on each task, and the mean of the tasks by seed."""
-    results = results_of(plan)
-    name = results["rules"]["own"]
-    rows = [[own, *(percent(standing(plan, task, name)["test"]) for task in TASKS), ""]]
+def chunks() -> str:
+    """Return other ways to deal the states of an answer, less four updates of dealt states."""
+    names = {
+        "four": "four updates of neighbouring states",
+        "two_dealt": "two updates, states dealt",
+        "one": "one update of all states",
+    }
+    plans = {"countdown": "chunks_countdown"}
+    return _less_own("chunks", names, "four updates, states dealt", plans)
+
+
+def _less_own(
+    plan: str, names: Mapping[str, str], own: str, plans: Mapping[str, str] | None = None
+) -> str:
+    """Return entries less the plan's own one: on each task, and the mean of the tasks by seed.
+
+    Args:
+        plans: plans of tasks that have another one.
+    """
+    of_task = {task: (plans or {}).get(task, plan) for task in TASKS}
+    name = results_of(plan)["rules"]["own"]
+    rows = [[own, *(percent(standing(of_task[t], t, name)["test"]) for t in TASKS), ""]]
     for entry, title in names.items():
-        by_seed = [
-            next(p for p in results["pairs"] if (p["task"], p["second"]) == (task, entry))[
-                "by_seed"
-            ]
-            for task in TASKS
-        ]
+        by_seed = [pair_of(of_task[task], task, entry)["by_seed"] for task in TASKS]
         means = [-fmean(values[seed] for values in by_seed) for seed in sorted(by_seed[0])]
-        cells = [less_own(plan, task, entry) for task in TASKS]
+        cells = [less_own(of_task[task], task, entry) for task in TASKS]
         rows.append([title, *cells, of_seeds(means)])
     return table(["", *(TITLES[task] for task in TASKS), "mean of the tasks"], rows)
 
@@ -360,6 +372,7 @@ RESULT_TABLES: dict[str, Callable[[], str]] = {
     "divergences": divergences,
     "tuned_settings": tuned_settings,
     "switches": switches,
+    "chunks": chunks,
     "temporal": temporal,
     "few_steps": few_steps,
     "real_model": real_model,
