@@ -59,7 +59,9 @@ def blocks() -> list[Block]:
 
 
 def test_every_block_of_commands_is_run_somewhere_or_says_why_not():
-    assert blocks() and [one_of_ablations(commands_of_table(page)) for page in PAGES]
+    assert blocks()
+    for page in PAGES:
+        one_of_ablations(commands_of_table(page))  # their tables exist
     for block in blocks():
         assert block.language in COMMANDS | LANGUAGES, f"{block.name}: name its language"
         if block.language in COMMANDS:

@@ -58,8 +58,8 @@ def test_a_killed_run_continues_to_the_same_bytes_and_another_task_is_watched(tm
 
 def trained(folder: Path) -> dict[Path, bytes]:
     """All files that training leaves for other stages."""
-    paths = (folder / f"runs/{TASK}/d_opsd/0").glob("train*/**/*")
-    paths = [*paths, *(folder / f"runs/{TASK}/d_opsd/0").glob("train.*")]
+    run = folder / f"runs/{TASK}/d_opsd/0"
+    paths = [*run.glob("train/**/*"), *run.glob("train.*")]
     return {path: path.read_bytes() for path in paths if path.is_file()}
 
 
