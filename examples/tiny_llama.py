@@ -28,7 +28,7 @@ def phrases(questions: Sequence[str]) -> list[str]:
     split = [re.findall(r"\S+\s*", question) for question in questions]
     fewest = SHARE * len(questions)
     common = Counter(word for words in split for word in {*words})
-    common = Counter({word: n for word, n in common.items() if re.search("[a-z]", word)})
+    common = Counter({word: n for word, n in common.items() if re.search("[a-z](?!,)", word)})
     runs = Counter(
         "".join(run)
         for words in split
