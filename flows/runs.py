@@ -86,7 +86,8 @@ def deployment(client: SyncPrefectClient, command: str) -> DeploymentResponse:
         if not re.search("/api(/|$)", address()):  # addresses of Prefect Cloud go on after it
             message = f"{command}: PREFECT_API_URL: {address()} lacks /api at its end"
             raise Code.RUN_SERVER.error(message) from None
-        deploy = "make up" if start_command("Prefect") == "make up" else "prefect deploy --all"
+        by_hand = "prefect work-pool create dopsd --type process` once, then `prefect deploy --all"
+        deploy = "make up" if start_command("Prefect") == "make up" else by_hand
         raise Code.NO_DEPLOYMENT.error(
             f"{command}: the server at {address()} has no deployment {DEPLOYMENT}; run `{deploy}`"
         ) from None

@@ -39,7 +39,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.trouble: list[int | str] = []
-        self.submitted = 0
+        self.submitted, self.is_deployed = 0, True
         self.has_ended = Event()
 
 
@@ -61,6 +61,8 @@ class Handler(BaseHTTPRequestHandler):
             self.server.submitted += 1
             return self.send(run("SCHEDULED"))
         if self.path.startswith("/api/deployments/name/"):
+            if not self.server.is_deployed:
+                return self.send({}, 404)
             return self.send({"id": DEPLOYMENT, "name": "train", "flow_id": str(uuid4())})
         self.send(run("COMPLETED") if self.path == f"/api/flow_runs/{RUN}" else [])
 
@@ -130,6 +132,11 @@ def test_a_view_outlives_a_short_failure_of_the_server(folder, server, trouble, 
 def test_what_the_server_refuses_ends_the_view_with_its_reason(folder, server, refusal):
     server.trouble = [404] * 9
     assert "refused" in refusal("run") and len(server.trouble) == 8
+
+
+def test_a_server_without_the_deployment_gets_its_pool_and_the_deployment(folder, server, refusal):
+    server.is_deployed = False
+    assert "run `prefect work-pool create dopsd --type process` once, then" in refusal("run")
 
 
 def test_an_address_without_api_is_named(server, capsys):
