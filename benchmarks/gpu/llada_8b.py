@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import plain
@@ -18,7 +20,9 @@ from dopsd.algorithms.common.batch import States
 from dopsd.algorithms.d_opsd.algorithm import DOpsd
 from dopsd.core.types import Rollout
 from dopsd.models.llm_policy import LlmPolicy
+from dopsd.models.loading import compile_blocks
 from dopsd.rollout.config import Decoding
+from dopsd.rollout.engine import sampler_of
 from dopsd.rollout.sampler import GenerationRequest, denoise
 from dopsd.training.grad_accumulation import MicroBatches
 from dopsd.training.optim import adamw, optimizer_step
@@ -79,28 +83,34 @@ def forget(policy: LlmPolicy) -> None:
 
 
 def rollouts(kit: Kit) -> Results:
-    """Sample whole blocks, the last of 456 tokens, and steps of an evaluation."""
+    """Sample whole blocks, the last of 456 tokens."""
     began = time.perf_counter()
     policy = kit.llada()
     kit.timer.wait()
     yield "random weights", {"seconds": time.perf_counter() - began, "peak_gb": kit.timer.peak_gb()}
-    shape, how = kit.shape(), last_block()
-    before = LENGTH - BLOCK
-    step = shape.denoising_step(LENGTH, BLOCK * (1 + 1 / STEPS) / 2)
+    how, before = last_block(), LENGTH - BLOCK
+    step = kit.shape().denoising_step(LENGTH, BLOCK * (1 + 1 / STEPS) / 2)
     denoise(policy, requests(2, before), how)  # kernels are compiled
     for rows in (2,) if kit.is_toy else (16, 32, 64):
         asked = requests(rows, before)
         kit.timer.peak_gb()
         ms = 1e3 * kit.timer.seconds(lambda asked=asked: denoise(policy, asked, how)) / STEPS
-        name, peak = f"denoising step, {rows} rows", kit.timer.peak_gb()
+        peak = kit.timer.peak_gb()
         found = {"ms": ms, "tokens_per_second": rows * BLOCK / STEPS / ms * 1e3}
         found |= kit.rate(rows * step, ms)
         if peak is not None:
             found |= {"peak_gb": peak, "estimated_gb": kit.rollout_gb(rows)}
-        yield name, found
-    greedy, rows = last_block(temperature=0.0), 2 if kit.is_toy else 16
-    ms = 1e3 * kit.timer.seconds(lambda: denoise(policy, requests(rows, before), greedy)) / STEPS
-    yield f"greedy step of an evaluation, {rows} rows", {"ms": ms} | kit.rate(rows * step, ms)
+        yield f"denoising step, {rows} rows", found
+
+
+def scoring(kit: Kit) -> Results:
+    """Time a forward of exact scores and of threshold decoding, one token a step as at worst."""
+    policy, rows, exact = kit.llada(), 2 if kit.is_toy else 16, last_block(temperature=0.0)
+    asked, found = requests(rows, LENGTH - BLOCK), {}
+    for steps, how in ((STEPS, exact), (BLOCK, replace(exact, threshold=1.0))):
+        name = "exact_ms" if how is exact else "threshold_ms"
+        found[name] = kit.timer.ms(partial(sampler_of(how), policy, asked, how)) / steps
+    yield f"a forward of scoring, {rows} rows", found
 
 
 def updates(kit: Kit) -> Results:
@@ -250,19 +260,23 @@ def _differing(some: list[Rollout], others: list[Rollout]) -> float:
 
 def compiled(kit: Kit) -> Results:
     """Time blocks with torch.compile against those without, in a model of four layers."""
-    if kit.is_toy:
-        yield "blocks with torch.compile", {"left_out": "a minute of compiling for a CPU"}
-        return
     kit.free()
     policy = kit.llada(FEW, dropout=0.0)
-    asked, how = requests(16, LENGTH - BLOCK), last_block(4)
-    work = lambda: denoise(policy, asked, how)  # noqa: E731
-    before = kit.timer.ms(work) / 4
-    from dopsd.models.loading import compile_blocks
+    yield from compiling(kit, policy, f"{FEW} layers", requests(16, LENGTH - BLOCK), 4)
 
+
+def compiling(
+    kit: Kit, policy: LlmPolicy, label: str, asked: list[GenerationRequest], steps: int
+) -> Results:
+    """Time a step before and after torch.compile, and free the model."""
+    if kit.is_toy:
+        yield f"{label}, torch.compile", {"left_out": "a minute of compiling for a CPU"}
+        return
+    work = partial(denoise, policy, asked, last_block(steps))
+    before = kit.timer.ms(work) / steps
     compile_blocks(policy.core)
     first = kit.timer.seconds(work)
-    after = kit.timer.ms(work) / 4
+    after = kit.timer.ms(work) / steps
     found = {"ms": before, "compiled_ms": after, "ratio": before / after, "first_seconds": first}
-    yield f"{FEW} layers, step of {len(asked)} rows, with torch.compile", found
+    yield f"{label}, step of {len(asked)} rows, with torch.compile", found
     kit.free()

@@ -21,7 +21,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +43,9 @@ PARTS: dict[str, Callable[[Kit], Results]] = {
     "published": llada_8b.published,
     "repeatable": llada_8b.repeatable,
     "fused_model": llada_8b.fused_model,
-    "tiny_a2d": partial(small_bases.rollouts, small_bases.TINY_A2D),
-    "smollm2": partial(small_bases.rollouts, small_bases.SMOLLM2),
+    "small_bases": small_bases.small_bases,
     "graphs": small_bases.graphs,
+    "scoring": llada_8b.scoring,
     "attempts_ahead": small_bases.attempts_ahead,
     "compiled": llada_8b.compiled,
     "compiled_small": small_bases.compiled,

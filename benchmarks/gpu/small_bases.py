@@ -6,14 +6,13 @@ from functools import partial
 
 import torch
 from kit import BLOCK, Kit, Results
-from llada_8b import STEPS, last_block, requests
+from llada_8b import STEPS, compiling, last_block, requests
 from random_weights import PROMPT, moved, random_policy, settings
 
 from dopsd.core.types import Problem, Rollout
 from dopsd.models.denoiser import DenoiserConfig
 from dopsd.models.graphs import CudaRecorder, GraphedTrunk
 from dopsd.models.llm_policy import LlmPolicy
-from dopsd.models.loading import compile_blocks
 from dopsd.models.registry import published
 from dopsd.pipeline.shape import Shape, lora_parameters
 from dopsd.rollout.config import Decoding
@@ -64,13 +63,14 @@ def _is_right(problem: Problem, rollout: Rollout) -> bool:
     return (int(problem.id) * 7 + rollout.attempt * 5) % 20 < (8 if rollout.attempt == 0 else 3)
 
 
-def rollouts(name: str, kit: Kit) -> Results:
-    """Sample the first block at several batch sizes, which tell what a profile should set.
+def small_bases(kit: Kit) -> Results:
+    """Sample the first block at several batch sizes, which tell what a profile should set."""
+    for name in (TINY_A2D, SMOLLM2):
+        yield from rollouts(name, kit)
 
-    Args:
-        name: the base, as `dopsd models` lists it.
-        kit: the device.
-    """
+
+def rollouts(name: str, kit: Kit) -> Results:
+    """Sample the first block of a base, named as `dopsd models` lists it."""
     config, policy = base(name, kit)
     shape = Shape(config, lora_parameters(config, settings()))
     length, how, label = PROMPT + BLOCK, last_block(), name.rpartition("/")[2]
@@ -118,16 +118,5 @@ def graphs(kit: Kit) -> Results:
 
 def compiled(kit: Kit) -> Results:
     """Time a step of SmolLM2, which waits for the host, with and without torch.compile."""
-    if kit.is_toy:
-        yield "SmolLM2 with torch.compile", {"left_out": "a minute of compiling for a CPU"}
-        return
     _, policy = base(SMOLLM2, kit)
-    asked = requests(64, PROMPT)
-    work = lambda: denoise(policy, asked, last_block())  # noqa: E731
-    before = kit.timer.ms(work) / STEPS
-    compile_blocks(policy.core)
-    first = kit.timer.seconds(work)
-    after = kit.timer.ms(work) / STEPS
-    found = {"ms": before, "compiled_ms": after, "ratio": before / after, "first_seconds": first}
-    yield f"SmolLM2: step of {len(asked)} rows, with torch.compile", found
-    kit.free()
+    yield from compiling(kit, policy, "SmolLM2", requests(64, PROMPT), STEPS)
