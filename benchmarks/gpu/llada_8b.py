@@ -19,6 +19,7 @@ from versus import first_steps
 from dopsd.algorithms.common.batch import States
 from dopsd.algorithms.d_opsd.algorithm import DOpsd
 from dopsd.core.types import Rollout
+from dopsd.models.graphs import BEFORE, CudaRecorder, GraphedTrunk
 from dopsd.models.llm_policy import LlmPolicy
 from dopsd.models.loading import compile_blocks
 from dopsd.rollout.config import Decoding
@@ -111,6 +112,21 @@ def scoring(kit: Kit) -> Results:
         name = "exact_ms" if how is exact else "threshold_ms"
         found[name] = kit.timer.ms(partial(sampler_of(how), policy, asked, how)) / steps
     yield f"a forward of scoring, {rows} rows", found
+
+
+def recorded_update(kit: Kit) -> Results:
+    """Time an update of few states without dropout, launched one by one and replayed."""
+    policy, states = kit.llada(dropout=0.0), 2 if kit.is_toy else 8
+    work = update(kit, policy, states)
+    found = {"launched_ms": kit.timer.ms(work)}
+    if kit.timer.is_gpu:
+        policy.graphs = GraphedTrunk(policy.core, CudaRecorder(kit.device))
+        for _ in range(BEFORE + 1):
+            work()
+        found |= {"replayed_ms": kit.timer.ms(work), "peak_gb": kit.timer.peak_gb()}
+    policy.graphs = None
+    forget(policy)
+    yield f"update of {states} states without dropout", found
 
 
 def updates(kit: Kit) -> Results:

@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 from kit import BLOCK, Kit, Results
-from llada_8b import STEPS, compiling, last_block, requests
+from llada_8b import STEPS, compiling, last_block, recorded_update, requests
 from random_weights import PROMPT, moved, random_policy, settings
 
 from dopsd.core.types import Problem, Rollout
@@ -90,6 +90,7 @@ def rollouts(name: str, kit: Kit) -> Results:
 
 def graphs(kit: Kit) -> Results:
     """Time a step with forwards launched one by one and replayed, in plain and fused kernels."""
+    yield from recorded_update(kit)
     for name, counts in ((SMOLLM2, (16, 64)), (TINY_A2D, (64, 128))):
         label = name.rpartition("/")[2]
         for kernels in ("torch", kit.kernels) if kit.kernels != "torch" else ("torch",):

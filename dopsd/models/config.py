@@ -32,7 +32,7 @@ class ModelConfig(Section):
         "torch"  # liger: fused ones on a GPU; auto: liger for wide bases where it can run
     )
     compile: bool = False  # compile the blocks with torch.compile; changes results by rounding
-    # replay forwards of rollouts and evaluations as CUDA graphs; changes time and memory alone
+    # replay forwards, and updates without dropout, as CUDA graphs; changes time and memory alone
     cuda_graphs: bool = False
     prompt_style: PromptStyle = "instructions"  # compact: the bare problem, for the embedded base
     block_size: Count | None = None  # of block-causal attention; null: what config.json says

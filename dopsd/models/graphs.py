@@ -1,9 +1,12 @@
-"""Forwards without gradients as CUDA graphs: one launch in place of thousands.
+"""Forwards, and those of updates with their gradients, as CUDA graphs: one launch for thousands.
 
 A small base waits for the host, which launches its kernels one by one. A forward of a shape that
 comes again is recorded, and then replayed with other tokens. A recording reads the weights where
 they were, so it stands for one set of addresses: optimizer steps write there, and the weights of a
 teacher are elsewhere.
+
+A recorded pass of an update keeps its activations. So there is one, for a shape that comes often in
+a row, and it takes one forward until the gradients of that forward are there.
 """
 
 from __future__ import annotations
@@ -11,11 +14,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
-from torch import Tensor
+from torch import Tensor, nn
 
 from dopsd.core.errors import Code
 from dopsd.core.progress import log
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 Compute = Callable[[Tensor, Tensor | None], Tensor]
 KEPT = 8  # recordings
 BEFORE = 3  # forwards of a shape before it is recorded; they also warm its kernels
+MOVED = 0.01  # largest relative difference of gradients, whose sums may come in another order
 
 
 class Recorder(Protocol):
@@ -33,6 +37,10 @@ class Recorder(Protocol):
 
     def record(self, compute: Compute, ids: Tensor, mask: Tensor | None) -> Callable[[], Tensor]:
         """Return what computes again from what stands in `ids` and `mask`."""
+        ...
+
+    def record_pass(self, trunk: nn.Module, given: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+        """Return what computes as `trunk`, and replays the backward pass too."""
         ...
 
 
@@ -48,15 +56,8 @@ class CudaRecorder:
         try:
             with torch.cuda.device(self.device), torch.cuda.graph(graph, pool=self.pool):
                 out = compute(ids, mask)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:  # CUDA may still be recording: nothing right can follow
-            reason = str(error).partition("\n")[0]
-            raise Code.UNSUPPORTED_MODEL.error(
-                f"model.cuda_graphs: a forward of this base cannot be recorded ({reason}); set it"
-                " to false",
-                1,
-            ) from error
+        except RuntimeError as error:
+            raise _refused(error) from error
         out.fill_(torch.nan)  # what a graph of nothing would leave
 
         def replay() -> Tensor:
@@ -64,6 +65,38 @@ class CudaRecorder:
             return out
 
         return replay
+
+    def record_pass(self, trunk: nn.Module, given: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+        """Return the trunk with its forward and backward pass as graphs in memory of their own."""
+        try:
+            graphed = torch.cuda.make_graphed_callables(trunk, given, allow_unused_input=True)
+        except RuntimeError as error:
+            raise _refused(error) from error
+        return cast("Callable[..., Tensor]", graphed)
+
+
+def _refused(error: RuntimeError) -> Exception:
+    """Return a lack of memory as it is; after another error CUDA may still be recording."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return error
+    reason = str(error).partition("\n")[0]
+    return Code.UNSUPPORTED_MODEL.error(
+        f"model.cuda_graphs: a forward of this base cannot be recorded ({reason}); set it to false",
+        1,
+    )
+
+
+class Trunk(nn.Module):
+    """The trunk of a model as a module, whose parameters get gradients."""
+
+    def __init__(self, core: Denoiser) -> None:
+        super().__init__()
+        self.core = core
+        self.training = core.training  # of this module alone
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the hidden states [B, T, D] of ids [B, T]."""
+        return self.core.trunk(ids, mask)
 
 
 @dataclass
@@ -92,14 +125,19 @@ class GraphedTrunk:
         self.recordings: dict[tuple[Any, ...], Recording] = {}  # the last used one at the end
         self.seen: Counter[tuple[Any, ...]] = Counter()
         self.is_off = False
+        self.update: Callable[..., Tensor] | None = None  # the recorded pass, of shape `update_key`
+        self.update_key: tuple[Any, ...] = ()
+        self.in_a_row = 0  # passes of this shape
+        self.awaits_gradients = False
+        self.has_plain_updates = False  # with gradient checkpointing, or after a failure
 
     def applies(self, ids: Tensor, mask: Tensor | None) -> bool:
         """Return whether a forward could be a recorded one."""
         is_flash = str(self.core.config._attn_implementation).startswith("flash")
         return not (
             self.is_off
-            or self.core.training
-            or torch.is_grad_enabled()
+            or self.core.training  # dropout asks for the state of random numbers
+            or (self.has_plain_updates and torch.is_grad_enabled())
             or torch.is_autocast_enabled(ids.device.type)
             or (is_flash and mask is not None)  # it counts the padding, and waits for that
         )
@@ -107,6 +145,8 @@ class GraphedTrunk:
     def __call__(self, ids: Tensor, mask: Tensor | None) -> Tensor:
         """Return the hidden states [B, T, D] of ids [B, T], as `Denoiser.trunk` does."""
         key = self._key(ids, mask)
+        if torch.is_grad_enabled():
+            return self._with_gradients(ids, mask, key)
         if key not in self.recordings:
             self.seen[key] += 1
             if self.seen[key] <= BEFORE or not self._record(ids, mask, key):
@@ -145,8 +185,56 @@ class GraphedTrunk:
         self.recordings[key] = recording
         return True
 
+    def _with_gradients(self, ids: Tensor, mask: Tensor | None, key: tuple[Any, ...]) -> Tensor:
+        """Return hidden states whose gradients are replayed, if they are those of an update."""
+        given = (ids,) if mask is None else (ids, mask)
+        if key != self.update_key:
+            self.update, self.update_key, self.in_a_row = None, key, 0
+            self.awaits_gradients = False
+        self.in_a_row += 1
+        if self.awaits_gradients or self.in_a_row <= BEFORE:
+            return self.core.trunk(ids, mask)
+        self.update = self.update or self._recorded_update(given)
+        if self.update is None:
+            return self.core.trunk(ids, mask)
+        hidden = self.update(*given)
+        if hidden.requires_grad:
+            self.awaits_gradients = True
+            hidden.register_hook(self._has_gradients)
+        return hidden
+
+    def _has_gradients(self, _: Tensor) -> None:
+        self.awaits_gradients = False
+
+    def _recorded_update(self, given: tuple[Tensor, ...]) -> Callable[..., Tensor] | None:
+        """Return a recorded pass with gradients, if it gives what the trunk does."""
+        trunk = Trunk(self.core)
+        trained = [p for p in self.parameters if p.requires_grad]
+
+        def computed(way: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+            hidden = way(*given)
+            ones = torch.ones_like(hidden)
+            found = torch.autograd.grad(hidden, trained, ones, allow_unused=True)
+            return hidden.detach().clone(), *(x for x in found if x is not None)
+
+        try:
+            expected = computed(trunk.forward)
+            recorded = self.recorder.record_pass(trunk, tuple(x.clone() for x in given))
+            pairs = list(zip(expected, computed(recorded), strict=True))
+        except torch.OutOfMemoryError:
+            problem = "no memory is left for a recording"
+        else:
+            if all((a - b).norm() <= MOVED * a.norm() for a, b in pairs):
+                return recorded
+            problem = "a replay differs"
+        log(f"model.cuda_graphs: updates are launched one by one from here on: {problem}")
+        self.clear()
+        self.has_plain_updates = True
+        return None
+
     def clear(self) -> None:
         """Give the memory of all recordings back."""
         self.recordings.clear()
+        self.update, self.update_key = None, ()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

@@ -174,6 +174,8 @@ class LlmPolicy(WeightContexts):
             warnings.simplefilter("ignore", FutureWarning)  # renamed in newer transformers
             self.core.gradient_checkpointing_enable({"use_reentrant": False})
         recompute_dropout(self.core, False)  # blocks recompute it
+        if self.graphs:
+            self.graphs.has_plain_updates = True
 
 
 def aligned(hidden: Tensor, before: Tensor | None) -> Tensor:

@@ -16,6 +16,7 @@ from torch import nn
 
 from dopsd.core.tensor_files import load_tensors, save_tensors
 from dopsd.models.config import AdapterConfig, ModelConfig
+from dopsd.models.graphs import BEFORE, CudaRecorder, GraphedTrunk
 from dopsd.models.llm_policy import load_policy
 from dopsd.rollout.config import Decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
@@ -61,6 +62,23 @@ def test_the_host_waits_once_for_rollouts_and_once_more_than_passes_for_gradient
         found = waits(work)
         note(work=work.__name__, lines=found)
         within(most, **{work.__name__: len(found)})
+
+
+def test_a_recorded_update_has_the_gradients_of_a_launched_one(project, device, within: Within):
+    if device == CPU:
+        pytest.skip("a CPU records nothing; test_graphs.py replays traces")
+    loop = trainer("d_opsd", device)
+    batches = collect(loop)
+
+    def gradient() -> torch.Tensor:
+        loop.micro_batches.gradients(loop.algorithm, loop.policy, batches[:1], 1.0)
+        return gradient_of(loop)
+
+    launched = gradient()
+    loop.policy.graphs = graphs = GraphedTrunk(loop.policy.core, CudaRecorder(device))
+    found = [gradient() for _ in range(BEFORE + 3)]
+    assert graphs.update is not None and not graphs.has_plain_updates
+    within(GRADIENT, moved=max(distance(one, launched) for one in found))
 
 
 def rank_gradient(out: Path, rank: int, size: int, place: torch.device) -> None:

@@ -52,6 +52,18 @@ class Traces:
 
         return replay
 
+    def record_pass(self, trunk: nn.Module, given: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+        held = [x.clone() for x in given]
+        self.recorded += 1
+
+        def replay(*now: Tensor) -> Tensor:
+            self.replayed += 1
+            for place, x in zip(held, now, strict=True):
+                place.copy_(x)
+            return trunk(*held)
+
+        return replay
+
 
 @pytest.fixture(params=["llada", "a2d-llama", "sdar"])
 def policy(request, tmp_path) -> LlmPolicy:
@@ -113,15 +125,48 @@ def test_a_recording_follows_updates_and_stands_for_one_set_of_weights(policy: L
     assert len({str(x) for x in found.values()}) == recorded
 
 
-def test_nothing_is_recorded_with_gradients_or_in_training(policy: LlmPolicy):
+def gradients(policy: LlmPolicy, *batches: Tensor) -> list[Tensor]:
+    trained = [*policy.trainable().values()]
+    loss = sum(policy.hidden(ids, ids != 0).square().sum() for ids in batches)
+    return [x.clone() for x in torch.autograd.grad(loss, trained)]
+
+
+def test_updates_have_the_gradients_of_passes_launched_one_by_one(policy: LlmPolicy):
+    draw = torch.Generator().manual_seed(0)
+    batches = [torch.randint(0, 20, (3, 12), generator=draw) for _ in range(graphs.BEFORE + 4)]
+    recorded, traces = GraphedTrunk(policy.core, Traces()), Traces()
+    recorded.recorder = traces
+    for number, ids in enumerate(batches):
+        policy.graphs = None
+        expected = gradients(policy, ids)
+        policy.graphs = recorded
+        assert all(map(torch.equal, gradients(policy, ids), expected)), number
+        with torch.no_grad():
+            for p in policy.trainable().values():
+                p.add_(0.05)
+    assert (traces.recorded, traces.replayed) == (1, 5)  # one replay is compared
+    found = gradients(policy, *batches[:2])  # what the first keeps is not written over
+    assert traces.replayed == 6
+    policy.graphs = None
+    assert all(map(torch.equal, found, gradients(policy, *batches[:2])))
+    policy.graphs = recorded
+    gradients(policy, batches[0])
+    assert traces.replayed == 7
+    gradients(policy, batches[0][:2])  # a new shape is not recorded at once
+    assert recorded.update is None
+
+
+def test_nothing_is_recorded_in_training_or_with_gradient_checkpointing(policy: LlmPolicy):
     ids = torch.ones(1, 6, dtype=torch.long)
     policy.graphs = GraphedTrunk(policy.core, traces := Traces())
-    for _ in range(5):
-        assert policy.hidden(ids, None).requires_grad
     policy.core.train()
     with torch.no_grad():
         for _ in range(5):
             policy.hidden(ids, None)
+    policy.core.eval()
+    policy.use_gradient_checkpointing()
+    for _ in range(5):
+        assert policy.hidden(ids, None).requires_grad
     assert traces.recorded == 0
 
 
@@ -133,6 +178,11 @@ def test_a_replay_that_differs_turns_recording_off(policy: LlmPolicy, fault: str
                 raise torch.OutOfMemoryError
             return lambda: compute(ids + 1, mask)
 
+        def record_pass(self, trunk: nn.Module, given: tuple[Tensor, ...]) -> Callable:
+            if fault == "no memory is left":
+                raise torch.OutOfMemoryError
+            return lambda ids, mask: trunk(ids, mask) * 1.02
+
     ids = torch.randint(2, 20, (2, 6), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected = policy.hidden(ids, None)
@@ -140,7 +190,12 @@ def test_a_replay_that_differs_turns_recording_off(policy: LlmPolicy, fault: str
         for _ in range(graphs.BEFORE + 2):
             assert torch.equal(policy.hidden(ids, None), expected)
     said = capsys.readouterr().err
-    assert said.count("launched one by one from here on") == 1 and fault in said
+    assert said.count("forwards are launched one by one from here on") == 1 and fault in said
+    expected, policy.graphs = gradients(policy, ids), GraphedTrunk(policy.core, Faulty())
+    for _ in range(graphs.BEFORE + 2):
+        assert all(map(torch.equal, gradients(policy, ids), expected))
+    said = capsys.readouterr().err
+    assert said.count("updates are launched one by one from here on") == 1 and fault in said
 
 
 def test_few_recordings_are_kept(policy: LlmPolicy, monkeypatch):
