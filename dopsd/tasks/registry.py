@@ -1,11 +1,9 @@
 """Tasks: folders of dopsd/tasks, and packages of the entry points `dopsd.tasks`."""
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dopsd.core.registry import Registry
 from dopsd.tasks.common.config import TaskConfig
-from dopsd.tasks.common.storage import DATA, PROMPT, write_splits
 from dopsd.tasks.common.task import Task
 
 CUSTOM, GYM = "custom", "reasoning_gym"  # types of tasks that params.yaml defines
@@ -40,13 +38,6 @@ def is_graded(name: str, config: TaskConfig) -> bool:
         defined: Any = config  # both types of settings say it
         return bool(defined.is_graded)
     return load_task(name, config).graded
-
-
-def write_missing(configs: Mapping[str, TaskConfig], names: Iterable[str]) -> None:
-    """Write the problems of those of these tasks whose problems are missing."""
-    for name in names:
-        if not (DATA / name / PROMPT).is_file():  # the last file that is written
-            write_splits(load_task(name, configs[name]))
 
 
 RULES = {"published": "by the published rules", "strict": "by the strict rules"}  # of scoring

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from dopsd.core.files import digest, object_in, write_json
 from dopsd.core.fingerprint import sha256
 from dopsd.tasks.common.storage import DATA, data_files, write_splits
-from dopsd.tasks.registry import load_task, write_missing
+from dopsd.tasks.registry import load_task
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -17,9 +17,21 @@ PREPARED = "prepared.json"  # beside the problems: of which settings they are
 
 def run(params: Params, task_name: str) -> None:
     """Write <split>.jsonl for every split, and prompt.txt with the task's instructions."""
-    write_splits(load_task(task_name, params.data.tasks[task_name]))
-    write_json(DATA / task_name / PREPARED, _settings_of(params, task_name))
-    write_missing(params.data.tasks, sorted({*params.evaluate.watch} - {*params.matrix.tasks}))
+    _write(params, task_name)
+    prepare_watched(params)
+
+
+def prepare_watched(params: Params) -> None:
+    """Write the problems of watched tasks that are missing, or were made by other settings."""
+    for task in sorted({*params.evaluate.watch} - {*params.matrix.tasks}):
+        found = object_in(DATA / task / PREPARED) or {}
+        if found.get("settings") != _settings_of(params, task)["settings"]:
+            _write(params, task)
+
+
+def _write(params: Params, task: str) -> None:
+    write_splits(load_task(task, params.data.tasks[task]))
+    write_json(DATA / task / PREPARED, _settings_of(params, task))
 
 
 def _settings_of(params: Params, task: str) -> dict[str, str]:

@@ -21,10 +21,10 @@ from dopsd.models.backends import distinct
 from dopsd.models.checkpoint_files import base_digest
 from dopsd.pipeline.dvc.pruning import remove_unwanted
 from dopsd.pipeline.run.view import accuracy
+from dopsd.pipeline.stages.prepare import prepare_watched
 from dopsd.rollout.prompts import decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
 from dopsd.tasks.common.task import grid_values
-from dopsd.tasks.registry import write_missing
 
 if TYPE_CHECKING:
     from dopsd.config.params import Params
@@ -41,7 +41,7 @@ def run(params: Params, task_name: str, method_name: str, seed: int) -> None:
     does not keep.
     """
     folder = run_folder(task_name, method_name, seed)
-    write_missing(params.data.tasks, sorted({*params.evaluate.watch} - {*params.matrix.tasks}))
+    prepare_watched(params)
     selection = read_json(folder / "best" / "select.json", "dopsd select")
     run_settings = params.run(task_name, method_name, seed)
     evaluator = Evaluator(params.evaluation(task_name, method_name), "test")

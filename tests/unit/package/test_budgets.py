@@ -18,7 +18,7 @@ from dopsd.config.params import Params
 
 BUDGETS = {
     "lines of dopsd/ and flows/": 46_100,  # updates as CUDA graphs
-    "lines of tests/": 37_130,  # updates as CUDA graphs
+    "lines of tests/": 37_150,  # problems of watched tasks
     "lines of benchmarks/": 5_620,  # what a card is to tell of graphs and scoring
     "files of the largest room": 20,  # core/processes.py
     "commands": 39,  # restore

@@ -192,6 +192,17 @@ def test_problems_of_other_settings_are_said_and_those_that_came_from_elsewhere_
     assert changed_since(load_params(), "sudoku") is None
 
 
+def test_problems_of_watched_tasks_follow_their_settings(project):
+    few = {"train": 64, "validation": 8, "test": 8}
+    tests = Path("data/chains/test.jsonl")
+    for size in (8, 5):
+        write_params(evaluate__watch=["chains"], data__chains=few | {"test": size})
+        assert main(["prepare"]) == 0
+        assert len(tests.read_text().splitlines()) == size
+    tests.write_text("")  # nothing changed: they stay
+    assert main(["prepare"]) == 0 and not tests.read_text()
+
+
 def test_a_malformed_row_is_named_by_file_and_line(project, capsys):
     path = Path("data/sudoku/validation.jsonl")
     lines = path.read_text().splitlines()
