@@ -6,13 +6,16 @@ they were, so it stands for one set of addresses: optimizer steps write there, a
 teacher are elsewhere.
 
 A recorded pass of an update keeps its activations. So there is one, for a shape that comes often in
-a row, and it takes one forward until the gradients of that forward are there.
+a row, and it takes one forward until the gradients of that forward are there. Its gradients stand
+in the recording's memory too, and are copied from there.
 """
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -24,6 +27,8 @@ from dopsd.core.errors import Code
 from dopsd.core.progress import log
 
 if TYPE_CHECKING:
+    from torch.utils.hooks import RemovableHandle
+
     from dopsd.models.denoiser import Denoiser
 
 Compute = Callable[[Tensor, Tensor | None], Tensor]
@@ -53,11 +58,8 @@ class CudaRecorder:
     def record(self, compute: Compute, ids: Tensor, mask: Tensor | None) -> Callable[[], Tensor]:
         """Return what replays the graph of a computation."""
         graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.device(self.device), torch.cuda.graph(graph, pool=self.pool):
-                out = compute(ids, mask)
-        except RuntimeError as error:
-            raise _refused(error) from error
+        with _recording(self.device), torch.cuda.graph(graph, pool=self.pool):
+            out = compute(ids, mask)
         out.fill_(torch.nan)  # what a graph of nothing would leave
 
         def replay() -> Tensor:
@@ -68,17 +70,30 @@ class CudaRecorder:
 
     def record_pass(self, trunk: nn.Module, given: tuple[Tensor, ...]) -> Callable[..., Tensor]:
         """Return the trunk with its forward and backward pass as graphs in memory of their own."""
-        try:
+        with _recording(self.device):
             graphed = torch.cuda.make_graphed_callables(trunk, given, allow_unused_input=True)
-        except RuntimeError as error:
-            raise _refused(error) from error
         return cast("Callable[..., Tensor]", graphed)
 
 
+@contextmanager
+def _recording(device: torch.device) -> Iterator[None]:
+    """Raise a lack of memory, of which the end of a recording may make another error, as such."""
+    with torch.cuda.device(device):
+        stream = torch.cuda.current_stream()
+        try:
+            yield
+        except RuntimeError as error:
+            torch.cuda.set_stream(stream)
+            raise _refused(error) from error
+
+
 def _refused(error: RuntimeError) -> Exception:
-    """Return a lack of memory as it is; after another error CUDA may still be recording."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return error
+    """Return what to raise: after all but a lack of memory CUDA may still be recording."""
+    cause: BaseException | None = error
+    while cause:
+        if isinstance(cause, torch.OutOfMemoryError):
+            return torch.OutOfMemoryError(str(cause))
+        cause = cause.__context__
     reason = str(error).partition("\n")[0]
     return Code.UNSUPPORTED_MODEL.error(
         f"model.cuda_graphs: a forward of this base cannot be recorded ({reason}); set it to false",
@@ -127,8 +142,9 @@ class GraphedTrunk:
         self.is_off = False
         self.update: Callable[..., Tensor] | None = None  # the recorded pass, of shape `update_key`
         self.update_key: tuple[Any, ...] = ()
+        self.hooks: list[RemovableHandle] = []  # of the weights that it trains
         self.in_a_row = 0  # passes of this shape
-        self.awaits_gradients = False
+        self.awaits_gradients = False  # a pass of this shape is not over
         self.has_plain_updates = False  # with gradient checkpointing, or after a failure
 
     def applies(self, ids: Tensor, mask: Tensor | None) -> bool:
@@ -137,7 +153,7 @@ class GraphedTrunk:
         return not (
             self.is_off
             or self.core.training  # dropout asks for the state of random numbers
-            or (self.has_plain_updates and torch.is_grad_enabled())
+            or (torch.is_grad_enabled() and (self.has_plain_updates or _is_checkpointed()))
             or torch.is_autocast_enabled(ids.device.type)
             or (is_flash and mask is not None)  # it counts the padding, and waits for that
         )
@@ -187,27 +203,36 @@ class GraphedTrunk:
 
     def _with_gradients(self, ids: Tensor, mask: Tensor | None, key: tuple[Any, ...]) -> Tensor:
         """Return hidden states whose gradients are replayed, if they are those of an update."""
-        given = (ids,) if mask is None else (ids, mask)
         if key != self.update_key:
-            self.update, self.update_key, self.in_a_row = None, key, 0
-            self.awaits_gradients = False
-        self.in_a_row += 1
-        if self.awaits_gradients or self.in_a_row <= BEFORE:
-            return self.core.trunk(ids, mask)
-        self.update = self.update or self._recorded_update(given)
-        if self.update is None:
-            return self.core.trunk(ids, mask)
-        hidden = self.update(*given)
+            if self.update is not None:
+                self._drop_update()
+            self.update_key, self.in_a_row, self.awaits_gradients = key, 0, False
+        given = (ids,) if mask is None else (ids, mask)
+        is_free = not self.awaits_gradients
+        if is_free and self.update is None and self.in_a_row >= BEFORE:
+            self._record_update(given)
+        replays = self.update if is_free else None
+        hidden = replays(*given) if replays else self.core.trunk(ids, mask)
         if hidden.requires_grad:
-            self.awaits_gradients = True
-            hidden.register_hook(self._has_gradients)
+            self.in_a_row += 1
+            if is_free:
+                self.awaits_gradients = True
+                hidden.register_hook(self._has_gradients)
         return hidden
 
     def _has_gradients(self, _: Tensor) -> None:
         self.awaits_gradients = False
 
-    def _recorded_update(self, given: tuple[Tensor, ...]) -> Callable[..., Tensor] | None:
-        """Return a recorded pass with gradients, if it gives what the trunk does."""
+    def _record_update(self, given: tuple[Tensor, ...]) -> None:
+        """Record a pass with gradients, if it gives what the trunk does."""
+        problem = self._try_update(given)
+        if problem:
+            log(f"model.cuda_graphs: updates are launched one by one from here on: {problem}")
+            self.clear()
+            self.has_plain_updates = True
+
+    def _try_update(self, given: tuple[Tensor, ...]) -> str:
+        """Record a pass with gradients; return why it cannot stay, if it cannot."""
         trunk = Trunk(self.core)
         trained = [p for p in self.parameters if p.requires_grad]
 
@@ -222,19 +247,29 @@ class GraphedTrunk:
             recorded = self.recorder.record_pass(trunk, tuple(x.clone() for x in given))
             pairs = list(zip(expected, computed(recorded), strict=True))
         except torch.OutOfMemoryError:
-            problem = "no memory is left for a recording"
-        else:
-            if all((a - b).norm() <= MOVED * a.norm() for a, b in pairs):
-                return recorded
-            problem = "a replay differs"
-        log(f"model.cuda_graphs: updates are launched one by one from here on: {problem}")
-        self.clear()
-        self.has_plain_updates = True
-        return None
+            return "no memory is left for a recording"
+        if not all((a - b).norm() <= MOVED * a.norm() for a, b in pairs):
+            return "a replay differs"
+        # `grad` would be the memory of the recording, which the next replay writes over
+        self.hooks = [p.register_hook(torch.clone) for p in trained]
+        self.update = recorded
+        return ""
+
+    def _drop_update(self) -> None:
+        for hook in self.hooks:
+            hook.remove()
+        self.update, self.hooks = None, []
+        gc.collect()  # it refers to itself
 
     def clear(self) -> None:
         """Give the memory of all recordings back."""
         self.recordings.clear()
-        self.update, self.update_key = None, ()
+        self._drop_update()
+        self.update_key = ()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def _is_checkpointed() -> bool:
+    """Return whether tensors for the backward pass are not simply kept: forwards run again."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None

@@ -145,6 +145,7 @@ class MicroBatches:
             output = one_pass(method, policy, micro_batch, denominator, share)
             if output is None:
                 _drop_gradients(policy.trainable().values())
+                policy.release_memory()
                 return micro_batch
             if share:
                 metrics.merge(output.metrics)

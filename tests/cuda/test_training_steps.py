@@ -71,7 +71,7 @@ def test_a_recorded_update_has_the_gradients_of_a_launched_one(project, device, 
     batches = collect(loop)
 
     def gradient() -> torch.Tensor:
-        loop.micro_batches.gradients(loop.algorithm, loop.policy, batches[:1], 1.0)
+        loop.micro_batches.gradients(loop.algorithm, loop.policy, batches[:1] * 2, 1.0)
         return gradient_of(loop)
 
     launched = gradient()

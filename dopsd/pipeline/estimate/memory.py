@@ -72,13 +72,15 @@ def memory(params: Params, shape: Shape, length: int) -> dict[str, float]:
 def graph_bytes(params: Params, shape: Shape, block: BlockBytes, length: int) -> float:
     """Return the bytes of recordings: all forwards work in the same memory, as the largest needs.
 
-    A recorded update keeps its own. None is recorded with dropout or gradient checkpointing.
+    A recorded update keeps its own, and gradients. None is recorded with dropout or gradient
+    checkpointing.
     """
     prompt = length - params.sampling.gen_length
     each = [params.sampling, *params.evaluate.protocols.values()]
     tokens = max(way.batch_size * (prompt + way.gen_length) for way in each)
     is_plain = params.train.has_dropout or params.train.gradient_checkpointing
-    kept = 0 if is_plain else update_bytes(params, shape, block, length)
+    trained = 2 * shape.parameters if trains_all(params) else 4 * shape.lora_parameters
+    kept = 0 if is_plain else update_bytes(params, shape, block, length) + trained
     return block.passing * tokens * shape.config.d_model + kept
 
 

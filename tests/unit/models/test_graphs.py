@@ -1,11 +1,14 @@
-"""Recorded forwards on a CPU, where a traced computation stands for a CUDA graph.
+"""Recorded forwards on a CPU, where a list of operators stands for a CUDA graph.
 
 Like a graph it has the addresses and the branches of the time when it was recorded.
 """
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
 
@@ -13,14 +16,16 @@ import pytest
 import torch
 from hub_toys import save_hub
 from torch import Tensor, nn
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.checkpoint import checkpoint
 from toys import save_toy
 
 from dopsd.core.errors import DopsdError
 from dopsd.core.fingerprint import key_from
 from dopsd.models import graphs, loading
 from dopsd.models.config import AdapterConfig, ModelConfig
-from dopsd.models.graphs import Compute, GraphedTrunk
+from dopsd.models.graphs import Compute, CudaRecorder, GraphedTrunk
 from dopsd.models.llm_policy import LlmPolicy, load_policy
 from dopsd.rollout.config import Decoding
 from dopsd.rollout.sampler import GenerationRequest, denoise
@@ -29,40 +34,79 @@ LORA = AdapterConfig(r=2, alpha=4, dropout=0.0, targets=["q_proj", "up_proj"])
 HOW = Decoding(16, 8, 8, temperature=1.0, stop_after_eos=True)
 
 
-class Traces:
-    """Records by tracing; counts recordings and replays."""
+class Tape:
+    """Stands for a CUDA graph: operators that run again, on the memory that they had."""
 
     def __init__(self) -> None:
+        self.operators: list[tuple] = []
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        for operator, given, more, out in self.operators:
+            found = operator(*given, **more)
+            read = {memory(x) for x in tensors((given, more))}
+            for place, x in zip(tensors(out), tensors(found), strict=True):
+                if place.numel() and memory(place) not in read:
+                    place.copy_(x)
+
+
+class Capture(TorchDispatchMode):
+    """Stands for `torch.cuda.graph`."""
+
+    def __init__(self, tape: Tape, **_) -> None:
+        super().__init__()
+        self.tape = tape
+
+    def __torch_dispatch__(self, operator, types, given=(), more=None):
+        assert operator is not torch.ops.aten._local_scalar_dense.default  # waits for the GPU
+        out = operator(*given, **(more or {}))
+        kept = tree_map_only(Tensor, Tensor.detach, (given, more or {}, out))
+        self.tape.operators.append((operator, *kept))
+        return out
+
+
+def memory(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
+
+
+def tensors(tree: object) -> list[Tensor]:
+    return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
+
+
+class Tapes(CudaRecorder):
+    """Counts recordings and replays."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
         self.recorded, self.replayed = 0, 0
 
-    def record(self, compute: Compute, ids: Tensor, mask: Tensor | None) -> Callable[[], Tensor]:
-        given = (ids,) if mask is None else (ids, mask)
-        traced = make_fx(lambda *x: compute(x[0], x[1] if len(x) > 1 else None))(*given)
-        for name, constant in [*vars(traced).items(), *traced._parameters.items()]:
-            if isinstance(constant, Tensor):  # an address, not a name
-                traced._parameters.pop(name, None)
-                setattr(traced, name, constant.detach())
-        for name, constant in [*traced._buffers.items()]:
-            traced._buffers[name] = constant.detach()
-        self.recorded += 1
+    def record(self, *given) -> Callable:
+        return self.counted(super().record(*given))
 
-        def replay() -> Tensor:
+    def record_pass(self, *given) -> Callable:
+        return self.counted(super().record_pass(*given))
+
+    def counted(self, replay: Callable) -> Callable:
+        self.recorded, self.last = self.recorded + 1, weakref.ref(replay)
+
+        def once(*given: Tensor) -> Tensor:
             self.replayed += 1
-            return traced(*given)
+            return replay(*given)
 
-        return replay
+        return once
 
-    def record_pass(self, trunk: nn.Module, given: tuple[Tensor, ...]) -> Callable[..., Tensor]:
-        held = [x.clone() for x in given]
-        self.recorded += 1
 
-        def replay(*now: Tensor) -> Tensor:
-            self.replayed += 1
-            for place, x in zip(held, now, strict=True):
-                place.copy_(x)
-            return trunk(*held)
+@pytest.fixture(autouse=True)
+def tapes(monkeypatch) -> None:
+    def nothing(*_, **__) -> nullcontext:
+        return nullcontext()
 
-        return replay
+    for place in (torch.cuda, torch.cuda.graphs):
+        monkeypatch.setattr(place, "CUDAGraph", Tape)
+        monkeypatch.setattr(place, "graph", Capture)
+        monkeypatch.setattr(place, "graph_pool_handle", lambda: (0, 1))
+    for name in ("synchronize", "Stream", "stream", "device", "current_stream", "set_stream"):
+        monkeypatch.setattr(torch.cuda, name, nothing)
 
 
 @pytest.fixture(params=["llada", "a2d-llama", "sdar"])
@@ -83,7 +127,7 @@ def test_rollouts_are_those_of_forwards_launched_one_by_one(policy: LlmPolicy):
     batches = [asked(4), asked(3), asked(4, (7,)), asked(1), asked(4)]
     how = replace(HOW, block_length=policy.block_size or 8)
     expected = [denoise(policy, batch, how) for batch in batches]
-    policy.graphs = GraphedTrunk(policy.core, traces := Traces())
+    policy.graphs = GraphedTrunk(policy.core, traces := Tapes())
     found = [denoise(policy, batch, how) for batch in batches]
     for a, b in zip(chain(*expected), chain(*found), strict=True):
         assert torch.equal(a.completion_ids, b.completion_ids)
@@ -97,7 +141,7 @@ def test_rollouts_are_those_of_forwards_launched_one_by_one(policy: LlmPolicy):
 def test_a_recording_follows_updates_and_stands_for_one_set_of_weights(policy: LlmPolicy):
     ids = torch.randint(2, 20, (3, 12), generator=torch.Generator().manual_seed(0))
     policy.use_teacher("ema", 0.5)
-    policy.graphs = GraphedTrunk(policy.core, traces := Traces())
+    policy.graphs = GraphedTrunk(policy.core, traces := Tapes())
 
     def states() -> dict[str, Tensor]:
         found = {"student": policy.hidden(ids, None)}
@@ -134,7 +178,7 @@ def gradients(policy: LlmPolicy, *batches: Tensor) -> list[Tensor]:
 def test_updates_have_the_gradients_of_passes_launched_one_by_one(policy: LlmPolicy):
     draw = torch.Generator().manual_seed(0)
     batches = [torch.randint(0, 20, (3, 12), generator=draw) for _ in range(graphs.BEFORE + 4)]
-    recorded, traces = GraphedTrunk(policy.core, Traces()), Traces()
+    recorded, traces = GraphedTrunk(policy.core, Tapes()), Tapes()
     recorded.recorder = traces
     for number, ids in enumerate(batches):
         policy.graphs = None
@@ -156,9 +200,57 @@ def test_updates_have_the_gradients_of_passes_launched_one_by_one(policy: LlmPol
     assert recorded.update is None
 
 
+def summed(policy: LlmPolicy, batches: list[Tensor], way: Callable = lambda f, x: f(x)) -> Tensor:
+    """Return the gradients of one update, which passes add to."""
+
+    def loss(ids: Tensor) -> Tensor:
+        return policy.hidden(ids, ids != 0).square().sum()
+
+    trained = [*policy.trainable().values()]
+    for p in trained:
+        p.grad = None
+    for ids in batches:
+        way(loss, ids).backward()
+    return torch.cat([p.grad.flatten() for p in trained])
+
+
+def test_passes_of_an_update_add_up_and_their_memory_is_given_back(policy: LlmPolicy):
+    draw = torch.Generator().manual_seed(0)
+    batches = [torch.randint(0, 20, (3, 12), generator=draw) for _ in range(3)]
+    expected = summed(policy, batches)
+    policy.graphs = GraphedTrunk(policy.core, tapes := Tapes())
+    for _ in range(2):  # the fourth pass begins before the third one is over
+        gradients(policy, *batches[:2])
+    assert tapes.recorded == 0
+    for _ in range(3):
+        assert torch.allclose(summed(policy, batches), expected, rtol=1e-5)
+    assert (tapes.recorded, tapes.replayed) == (1, 10)
+    gc.disable()
+    policy.release_memory()
+    gc.enable()
+    assert tapes.last() is None and policy.graphs.update is None
+    assert not any(p._backward_hooks for p in policy.trainable().values())
+
+
+def test_forwards_that_run_again_are_launched(policy: LlmPolicy):
+    batches = [torch.full((2, 6), token) for token in range(1, 6)]
+
+    def again(loss: Callable, ids: Tensor) -> Tensor:
+        return checkpoint(loss, ids, use_reentrant=False)
+
+    expected = summed(policy, batches)
+    policy.graphs = GraphedTrunk(policy.core, tapes := Tapes())
+    for _ in range(3):
+        assert torch.equal(summed(policy, batches, again), expected)
+    with policy.reference():  # nothing is trained there
+        for ids in batches:
+            policy.hidden(ids, None)
+    assert tapes.recorded == 0
+
+
 def test_nothing_is_recorded_in_training_or_with_gradient_checkpointing(policy: LlmPolicy):
     ids = torch.ones(1, 6, dtype=torch.long)
-    policy.graphs = GraphedTrunk(policy.core, traces := Traces())
+    policy.graphs = GraphedTrunk(policy.core, traces := Tapes())
     policy.core.train()
     with torch.no_grad():
         for _ in range(5):
@@ -170,18 +262,28 @@ def test_nothing_is_recorded_in_training_or_with_gradient_checkpointing(policy: 
     assert traces.recorded == 0
 
 
-@pytest.mark.parametrize("fault", ["a replay differs", "no memory is left"])
-def test_a_replay_that_differs_turns_recording_off(policy: LlmPolicy, fault: str, capsys):
-    class Faulty(Traces):
+def more(hidden: Tensor) -> Tensor:
+    return hidden + 0.02 * hidden.detach()  # with the same gradients
+
+
+def steeper(hidden: Tensor) -> Tensor:
+    return 1.02 * hidden - 0.02 * hidden.detach()  # the same states
+
+
+@pytest.mark.parametrize("wrong", [more, steeper, None])
+def test_a_replay_that_differs_turns_recording_off(policy: LlmPolicy, wrong: Callable, capsys):
+    fault = "a replay differs" if wrong else "no memory is left"
+
+    class Faulty(Tapes):
         def record(self, compute: Compute, ids: Tensor, mask: Tensor | None) -> Callable:
-            if fault == "no memory is left":
+            if not wrong:
                 raise torch.OutOfMemoryError
             return lambda: compute(ids + 1, mask)
 
         def record_pass(self, trunk: nn.Module, given: tuple[Tensor, ...]) -> Callable:
-            if fault == "no memory is left":
+            if not wrong:
                 raise torch.OutOfMemoryError
-            return lambda ids, mask: trunk(ids, mask) * 1.02
+            return lambda ids, mask: wrong(trunk(ids, mask))
 
     ids = torch.randint(2, 20, (2, 6), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -192,7 +294,7 @@ def test_a_replay_that_differs_turns_recording_off(policy: LlmPolicy, fault: str
     said = capsys.readouterr().err
     assert said.count("forwards are launched one by one from here on") == 1 and fault in said
     expected, policy.graphs = gradients(policy, ids), GraphedTrunk(policy.core, Faulty())
-    for _ in range(graphs.BEFORE + 2):
+    for _ in range(2 * graphs.BEFORE + 2):
         assert all(map(torch.equal, gradients(policy, ids), expected))
     said = capsys.readouterr().err
     assert said.count("updates are launched one by one from here on") == 1 and fault in said
@@ -200,7 +302,7 @@ def test_a_replay_that_differs_turns_recording_off(policy: LlmPolicy, fault: str
 
 def test_few_recordings_are_kept(policy: LlmPolicy, monkeypatch):
     monkeypatch.setattr(graphs, "KEPT", 2)
-    policy.graphs = GraphedTrunk(policy.core, traces := Traces())
+    policy.graphs = GraphedTrunk(policy.core, traces := Tapes())
     with torch.no_grad():
         for length in range(4, 4 + graphs.KEPT + 2):
             for _ in range(graphs.BEFORE + 1):
@@ -209,7 +311,7 @@ def test_few_recordings_are_kept(policy: LlmPolicy, monkeypatch):
 
 
 def test_memory_of_recordings_is_given_back_and_recorded_again(policy: LlmPolicy):
-    policy.graphs = GraphedTrunk(policy.core, traces := Traces())
+    policy.graphs = GraphedTrunk(policy.core, traces := Tapes())
     ids = torch.ones(1, 6, dtype=torch.long)
     with torch.no_grad():
         for recorded in (1, 2):
