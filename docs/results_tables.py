@@ -23,7 +23,14 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 H200 = BENCHMARKS / "gpu/results/2026-11-27-h200/runs.tar.gz"
 RESAMPLES = 2000  # as params.yaml
 OF_H200 = 10_000  # as the report of that run
-TITLES = {"sudoku": "4x4 Sudoku", "countdown": "Countdown", "chains": "chains of arithmetic"}
+TITLES = {
+    "sudoku": "4x4 Sudoku",
+    "countdown": "Countdown",
+    "chains": "chains of arithmetic",
+    "gym_mini_sudoku": "mini Sudoku",
+    "gym_binary_matrix": "distances to 0",
+    "gym_shortest_path": "shortest paths",
+}
 README_TITLES = {"sudoku": "4x4 Sudoku, blank cells"}  # its accuracy is partial
 CLAIM = r" \*"
 Row = dict[str, Any]
@@ -302,6 +309,34 @@ def _less_own(
     return table(["", *(TITLES[task] for task in TASKS), "mean of the tasks"], rows)
 
 
+def gym_bases() -> str:
+    """Return how often the base of ten tasks is right: once, of eight, and as its own teacher."""
+    bases = json.loads((BENCHMARKS / "tournament/gym/bases.json").read_text())
+    columns = ("pass@1", "pass@8", "teacher at 0.25")
+    rows = [
+        [f"`{task}`", *(percent(row[c]["accuracy"]) for c in columns)]
+        for task, row in bases.items()
+    ]
+    return table(
+        ["accuracy in %", "right at once", "right once in eight", "seeing a quarter"], rows
+    )
+
+
+def gym() -> str:
+    """Return base and d-OPSD on tasks of reasoning-gym, and the other methods less d-OPSD."""
+    results = results_of("gym")
+    own, tasks = results["rules"]["own"], results["rules"]["tasks"]
+    rows = [["base", *(base("gym", task) for task in tasks)]]
+    found = [standing("gym", task, own) for task in tasks]
+    rows += [["d-OPSD", *(percent(row["test"]) for row in found)]]
+    rows += [["d-OPSD, less the base", *(over_base(row) for row in found)]]
+    for entry, row in results["entries"].items():
+        if entry != own:
+            cells = [less_own("gym", task, entry) for task in tasks]
+            rows.append([f"{row['title']}, less d-OPSD", *cells])
+    return table(["accuracy in %", *(TITLES[task] for task in tasks)], rows)
+
+
 def temporal() -> str:
     """Return temporal self-distillation at lower rates."""
     rows = []
@@ -373,6 +408,8 @@ RESULT_TABLES: dict[str, Callable[[], str]] = {
     "tuned_settings": tuned_settings,
     "switches": switches,
     "chunks": chunks,
+    "gym_bases": gym_bases,
+    "gym": gym,
     "temporal": temporal,
     "few_steps": few_steps,
     "real_model": real_model,
