@@ -49,7 +49,12 @@ def make(dataset: str, config: str, seed: int, size: int) -> Any:  # noqa: ANN40
     if dataset == "composite":
         defaults = {"weight": 1.0, "config": {}}
         values["datasets"] = [DatasetSpec(**defaults | part) for part in values.get("datasets", [])]
-    return reasoning_gym.create_dataset(dataset, seed=seed, size=size, **values)
+    try:
+        return reasoning_gym.create_dataset(dataset, seed=seed, size=size, **values)
+    except TypeError as error:
+        known = reasoning_gym.factory.DATASETS[dataset][1].__dataclass_fields__
+        keys = ", ".join(name for name in known if name not in {"seed", "size"})
+        raise TypeError(f"{error}; config may have {keys}") from error
 
 
 def made(dataset: str, config: str, seed: int, size: int, index: int) -> dict[str, Any]:

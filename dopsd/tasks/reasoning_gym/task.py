@@ -74,7 +74,9 @@ class Library:
             ) from error
         if fault := answer.get("error"):
             if "not registered" in fault:
-                fault = unknown(f"dataset {name}", [row["dataset"] for row in listed()])
+                names = [row["dataset"] for row in listed()]
+                fault = unknown(name, names, "what `dopsd task list reasoning_gym` prints")
+                raise Code.WRONG_VALUE.error(f"{self.key}.dataset: {fault}")
             raise Code.WRONG_VALUE.error(f"{self.key}: {name}: {fault}")
         return answer
 

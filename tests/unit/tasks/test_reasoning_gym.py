@@ -164,8 +164,12 @@ def test_composites_mix_datasets_and_know_what_a_part_needs():
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"dataset": "mini_sudok"}, "did you mean mini_sudoku"),
-        ({"dataset": "lcm", "config": {"numbers": 3}}, "unexpected keyword argument 'numbers'"),
+        ({"dataset": "mini_sudok"}, "dataset: mini_sudok: unknown; there is what `dopsd task list"),
+        ({"dataset": "mini_sudok"}, "prints; did you mean mini_sudoku?"),
+        (
+            {"dataset": "lcm", "config": {"numbers": 3}},
+            "'numbers'; config may have min_numbers, max",
+        ),
         ({"dataset": "lcm", "config": {"min_numbers": 0}}, "min_numbers"),
         ({"dataset": "composite", "config": {"datasets": 5}}, "expected a list such as"),
         ({"dataset": "coin_flip", "config": {"min_trials": 3, "max_trials": 3}}, "found only"),
