@@ -105,7 +105,8 @@ def key_of(path: Path) -> str:
     if rest == ["registry"] or room in ("config", "__init__"):  # config/ only reads params.yaml
         return ""
     if room == "pipeline":
-        return f"stages.{rest[-1]}" if rest[0] == "stages" else ""
+        has_number = rest[0] == "stages" and rest[-1] not in OTHER_NUMBERS
+        return f"stages.{rest[-1]}" if has_number else ""
     return f"{room}.{rest[0]}" if room in SIBLINGS and rest[0] != "__init__" else room
 
 
