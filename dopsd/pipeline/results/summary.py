@@ -118,11 +118,11 @@ def _costs(run: RunSettings, tested: dict[str, Any], made: dict[str, Any]) -> li
 
 def _links(params: Params, tasks: set[str]) -> str:
     """Return where MLflow is, and the links of these tasks to their runs side by side."""
-    uri = tracking_uri(params.tracking.uri)
-    heading = f"MLflow, while `{start_command('MLflow')}` runs:"
-    heading = heading if uri.startswith("sqlite") else f"MLflow: {shown(uri)}"
     links = read_json(MLFLOW_PAGES, "dopsd publish")["comparison"] if MLFLOW_PAGES.is_file() else {}
     links = {task: link for task, link in links.items() if task in tasks}
     if not links:
-        return f"{heading} run `dopsd publish` to send what is missing and print links"
+        return "MLflow: `dopsd publish` sends what is missing there and prints links"
+    uri = tracking_uri(params.tracking.uri)
+    heading = f"MLflow, while `{start_command('MLflow')}` runs:"
+    heading = heading if uri.startswith("sqlite") else f"MLflow: {shown(uri)}"
     return "\n".join([heading, *(f"  {task} side by side: {link}" for task, link in links.items())])
