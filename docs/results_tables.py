@@ -318,7 +318,7 @@ def gym_bases() -> str:
         for task, row in bases.items()
     ]
     return table(
-        ["accuracy in %", "right at once", "right once in eight", "seeing a quarter"], rows
+        ["accuracy in %", "right at once", "right within eight", "seeing a quarter"], rows
     )
 
 
