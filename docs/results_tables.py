@@ -317,9 +317,7 @@ def gym_bases() -> str:
         [f"`{task}`", *(percent(row[c]["accuracy"]) for c in columns)]
         for task, row in bases.items()
     ]
-    return table(
-        ["accuracy in %", "right at once", "right within eight", "seeing a quarter"], rows
-    )
+    return table(["accuracy in %", "right at once", "right within eight", "seeing a quarter"], rows)
 
 
 def gym() -> str:

@@ -151,13 +151,10 @@ def denoise_all(
     decoding: Decoding,
     progressed: Progressed | None = None,
 ) -> list[Rollout]:
-    """Denoise any number of requests, in batches of similar prompt length.
+    """Return the rollouts of requests in their order, in batches of similar prompt length.
 
     If a GPU runs out of memory, the batch size is halved, once: with masked padding no row depends
     on the others.
-
-    Returns:
-        The rollouts, in the order of the requests.
     """
     denoise_batch = sampler_of(decoding)
     order = sorted(range(len(requests)), key=lambda i: len(requests[i].prompt_ids))

@@ -61,12 +61,9 @@ class KeptCommits:
         self.tops: list[Tensor] = []  # [B, W, k] and [B, W, k+1]
 
     def keep(self, rows: Tensor, columns: Tensor, hidden: Tensor, chosen: Tensor | None) -> None:
-        """Keep what a step commits from.
+        """Keep what a step commits from, hidden states [B, C, D].
 
         Args:
-            rows: [B].
-            columns: [B, C].
-            hidden: [B, C, D].
             chosen: [B, C], False where nothing is committed; None: all are.
         """
         states = hidden.flatten(0, 1).split(max(1, HEAD_ENTRIES // self.model.vocabulary))

@@ -102,11 +102,8 @@ def _propose_part(
 def nucleus(logits: Tensor, share: float, temperature: float) -> Tensor:
     """Return logits [N, V] with -inf outside the likeliest tokens that hold this share.
 
-    The token that reaches the share is the last one inside (arXiv 1904.09751).
-
-    Args:
-        logits: [N, V].
-        temperature: of the probabilities; 0: as they are.
+    The token that reaches the share is the last one inside (arXiv 1904.09751). Probabilities are
+    those at the temperature; at 0 as they are.
     """
     ranked, order = (
         (logits / (temperature or 1)).softmax(-1).sort(dim=-1, descending=True, stable=True)
@@ -122,10 +119,6 @@ def certainty(logits: Tensor, tokens: Tensor, decoding: Decoding) -> Tensor:
     `tempered_probability` is at the temperature (SDAR, LLaDA2.0). `entropy`, negative, and
     `margin`, between the two likeliest tokens, are of the distribution at the temperature (Dream,
     arXiv 2508.15487).
-
-    Args:
-        logits: [N, V].
-        tokens: [N].
     """
     if decoding.order == "probability":
         return logits.softmax(-1).gather(-1, tokens[:, None])[:, 0]

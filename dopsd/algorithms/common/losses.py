@@ -16,23 +16,15 @@ if TYPE_CHECKING:
 
 
 def masked_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return -ln p(target) [N] at N masked tokens, in nats (LLaDA, Eq. 3 without the factor 1/t).
-
-    Args:
-        logits: [N, V].
-        targets: [N].
-    """
+    """Return -ln p(target) [N] of logits [N, V], in nats (LLaDA, Eq. 3 without the factor 1/t)."""
     return torch.nn.functional.cross_entropy(logits.float(), targets, reduction="none")
 
 
 def masked_diffusion_loss(policy: Policy, batch: MaskedTexts) -> Tensor:
-    """Return the masked-diffusion bound of each row, in nats per token (LLaDA, Eq. 5).
+    """Return the masked-diffusion bound [B] of each row, in nats per token (LLaDA, Eq. 5).
 
     This is the sum over masked tokens of cross-entropy / t, divided by the length of the
     completion.
-
-    Returns:
-        [B].
     """
     length = batch.targets.shape[1]
     rows, columns = true_positions(batch.on_host("loss_mask"), batch.ids.device)  # [N]

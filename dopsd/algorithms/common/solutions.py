@@ -69,12 +69,5 @@ class Solutions:
 
 
 def padded(tokens: Tensor, length: int, eos_id: int) -> Tensor:
-    """Return the first `length` tokens, padded with end of text.
-
-    Args:
-        tokens: [n].
-
-    Returns:
-        [length].
-    """
+    """Return the first `length` of n tokens, padded with end of text."""
     return pad(tokens[:length], (0, max(0, length - len(tokens))), value=eos_id)

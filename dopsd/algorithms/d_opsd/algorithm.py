@@ -176,15 +176,9 @@ class SelectedPositions:
 
 
 def sampleable_logits(policy: Policy, hidden: Tensor) -> Tensor:
-    """Return the logits of tokens that can be sampled.
+    """Return the logits of tokens that can be sampled, [..., V - suppressed tokens].
 
     The mask and reserved ids then get neither confidence nor a share of the loss.
-
-    Args:
-        hidden: [..., D].
-
-    Returns:
-        [..., V - suppressed tokens].
     """
     logits = policy.head(hidden)
     suppressed = tuple(policy.suppress_tokens)

@@ -132,31 +132,16 @@ def _with_gradient_of(value: Tensor, gradient: Tensor) -> Tensor:
 
 
 def top_overlap(student: Tensor, teacher: Tensor, k: int = 20) -> Tensor:
-    """Return |student's top k ∩ teacher's top k| / k at each position (paper, Fig. 3).
-
-    Args:
-        student: logits [..., V].
-        teacher: logits [..., V].
-
-    Returns:
-        [...], in [0, 1].
-    """
+    """Return |student's top k ∩ teacher's top k| / k at each position of two logits (Fig. 3)."""
     k = min(k, student.shape[-1])
     student_top, teacher_top = student.topk(k, -1).indices, teacher.topk(k, -1).indices
     return (student_top[..., :, None] == teacher_top[..., None, :]).any(-1).float().mean(-1)
 
 
 def shared_mass(student: Tensor, teacher: Tensor) -> Tensor:
-    """Return sum min(p_s, p_t) at each position: 1 - total variation.
+    """Return sum min(p_s, p_t) at each position of two logits: 1 - total variation.
 
     Unlike the top-k overlap it weighs tokens: in a small vocabulary most of the top 20 may have
     almost no probability.
-
-    Args:
-        student: logits [..., V].
-        teacher: logits [..., V].
-
-    Returns:
-        [...], in [0, 1].
     """
     return torch.minimum(student.float().softmax(-1), teacher.float().softmax(-1)).sum(-1)

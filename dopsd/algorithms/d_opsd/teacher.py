@@ -46,11 +46,7 @@ class TeacherView:
         return rollout.completion_ids if self.shown_ids is None else self.shown_ids
 
     def limit(self, masked: Tensor) -> Tensor:
-        """Return the masked positions that may be shown.
-
-        Args:
-            masked: [S, G], positions that are masked in each of S states.
-        """
+        """Return which of the positions that are masked in each state, [S, G], may be shown."""
         is_before = torch.arange(masked.shape[1]) < self.whole_from  # [G]
         limited = masked & (is_before | (masked | is_before).all(1, keepdim=True))
         return limited if self.showable is None else limited & self.showable

@@ -151,14 +151,11 @@ class _Terms(NamedTuple):
 def sequence_logps(logps: Tensor, view_weight: Tensor) -> Tensor:
     """Return half the weighted sum of ln p over a mask and its complement (ESPO, section 4).
 
-    With the weights of the bound it is an estimate of the bound of ln p(completion).
+    With the weights of the bound it is an estimate of the bound of ln p(completion), [B, n].
 
     Args:
         logps: [B, 2n, G], 0 where no token is predicted.
         view_weight: [B, 2n].
-
-    Returns:
-        [B, n], in nats.
     """
     pairs: Tensor = (logps.sum(-1) * view_weight).unflatten(1, (-1, 2))  # [B, n, 2]
     return pairs.sum(-1) / 2
@@ -182,9 +179,6 @@ def ratio_terms(config: EspoConfig, batch: CoupledViews, logps: Tensor) -> _Term
     """Return the terms of ESPO: the ratio of a completion is exp((E - E_old) / L).
 
     -min(r A, clip(r, 1-e, 1+e) A), and (E - E_ref)^2 / (2 L) as the KL.
-
-    Args:
-        logps: [B, N, G], ln p under the model in training.
     """
     now, old, ref = (
         sequence_logps(values, batch.view_weight).mean(1)
@@ -202,9 +196,6 @@ def squared_terms(config: EspoConfig, batch: CoupledViews, logps: Tensor) -> _Te
 
     (clamp(D - D_old) / L - psi A)^2, summed over draws as in the published code; clamped to
     ln(1 -+ e).
-
-    Args:
-        logps: [B, N, G], ln p under the model in training.
     """
     now, old, ref = (
         sequence_logps(values, batch.view_weight)
@@ -221,11 +212,7 @@ def squared_terms(config: EspoConfig, batch: CoupledViews, logps: Tensor) -> _Te
 
 
 def token_terms(config: EspoConfig, batch: CoupledViews, logps: Tensor) -> _Terms:
-    """Return the terms of coupled-GRPO, summed over tokens: each token has a ratio of its own.
-
-    Args:
-        logps: [B, N, G], ln p under the model in training.
-    """
+    """Return the terms of coupled-GRPO, summed over tokens: each token has a ratio of its own."""
     now, old, ref = (
         token_estimates(values, batch.view_weight)
         for values in (logps, batch.old_logps, batch.ref_logps)

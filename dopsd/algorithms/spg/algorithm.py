@@ -118,14 +118,10 @@ class BoundedCompletions(Batch):
 
 
 def lower_bound(logps: Tensor, loss_mask: Tensor) -> Tensor:
-    """Return the ELBO: the mean over masks of the mean ln p at masked tokens.
+    """Return the ELBO [B]: the mean over masks of the mean ln p at masked tokens, in nats.
 
     Args:
-        logps: [B, N, G], in nats.
         loss_mask: [B, N, G], True at masked tokens that count.
-
-    Returns:
-        [B], in nats per token.
     """
     return ((logps * loss_mask).sum(-1) / loss_mask.sum(-1)).mean(-1)
 
