@@ -206,9 +206,6 @@ def trailing_means(points: Sequence[tuple[float, float]]) -> list[float]:
     """Return at each point the mean over the last WINDOW updates.
 
     Metrics of a collect have a point only at the update that follows it.
-
-    Args:
-        points: update and value, in order of updates.
     """
     return [
         fmean(value for update, value in points[: i + 1] if update > last - WINDOW)
@@ -227,9 +224,6 @@ def draw_overlap(log: list[dict[str, float]], title: str, path: Path) -> None:
     """Draw how student and teacher agree, by block: top 20 tokens (paper, Fig. 3) and probability.
 
     Writes no file for methods without a teacher.
-
-    Args:
-        log: rows of train.csv.
     """
     blocks = blocks_of(log)
     if not blocks:

@@ -112,7 +112,7 @@ def _profile_arguments(parser: argparse.ArgumentParser) -> None:
         "--preset",
         help=(
             "reference: as the published code. paper: as its equations. small: on few problems."
-            " (default: reference)"
+            " fast: reference with a race of checkpoints. (default: reference)"
         ),
     )
     parser.add_argument(

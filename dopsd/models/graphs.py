@@ -7,7 +7,8 @@ teacher are elsewhere.
 
 A recorded pass of an update keeps its activations. So there is one, for a shape that comes often in
 a row, and it takes one forward until the gradients of that forward are there. Its gradients stand
-in the recording's memory too, and are copied from there.
+in the recording's memory too, and are copied from there. Passes of other shapes, such as the rest
+of an update, are launched.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
+from weakref import WeakSet
 
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -130,6 +132,18 @@ class Recording:
         return self.replay().clone()
 
 
+class Pass:
+    """A pass of an update whose gradients are to come; it is gone with them, or with its states."""
+
+    def __init__(self, passes: WeakSet[Pass]) -> None:
+        self.passes = passes
+        passes.add(self)
+
+    def __call__(self, _: Tensor) -> None:
+        """Hear that the gradients are there."""
+        self.passes.discard(self)
+
+
 class GraphedTrunk:
     """The trunk of a model, which records forwards and replays them."""
 
@@ -143,8 +157,10 @@ class GraphedTrunk:
         self.update: Callable[..., Tensor] | None = None  # the recorded pass, of shape `update_key`
         self.update_key: tuple[Any, ...] = ()
         self.hooks: list[RemovableHandle] = []  # of the weights that it trains
-        self.in_a_row = 0  # passes of this shape
-        self.awaits_gradients = False  # a pass of this shape is not over
+        self.others: Counter[tuple[Any, ...]] = Counter()  # passes since one of that shape
+        self.before = BEFORE  # passes of another shape before it is recorded; doubles each time
+        self.launched: WeakSet[Pass] = WeakSet()  # those that are not over
+        self.replayed: WeakSet[Pass] = WeakSet()
         self.has_plain_updates = False  # with gradient checkpointing, or after a failure
 
     def applies(self, ids: Tensor, mask: Tensor | None) -> bool:
@@ -203,28 +219,22 @@ class GraphedTrunk:
 
     def _with_gradients(self, ids: Tensor, mask: Tensor | None, key: tuple[Any, ...]) -> Tensor:
         """Return hidden states whose gradients are replayed, if they are those of an update."""
-        if key != self.update_key:
-            if self.update is not None:
-                self._drop_update()
-            self.update_key, self.in_a_row, self.awaits_gradients = key, 0, False
         given = (ids,) if mask is None else (ids, mask)
-        is_free = not self.awaits_gradients
-        if is_free and self.update is None and self.in_a_row >= BEFORE:
-            self._record_update(given)
-        replays = self.update if is_free else None
+        if self.others[key] >= self.before and not (self.launched or self.replayed):
+            self._record_update(key, given)
+        if key == self.update_key:
+            self.others.clear()
+        replays = self.update if key == self.update_key and not self.replayed else None
         hidden = replays(*given) if replays else self.core.trunk(ids, mask)
         if hidden.requires_grad:
-            self.in_a_row += 1
-            if is_free:
-                self.awaits_gradients = True
-                hidden.register_hook(self._has_gradients)
+            self.others[key] += 1
+            hidden.register_hook(Pass(self.replayed if replays else self.launched))
         return hidden
 
-    def _has_gradients(self, _: Tensor) -> None:
-        self.awaits_gradients = False
-
-    def _record_update(self, given: tuple[Tensor, ...]) -> None:
+    def _record_update(self, key: tuple[Any, ...], given: tuple[Tensor, ...]) -> None:
         """Record a pass with gradients, if it gives what the trunk does."""
+        self._drop_update()
+        self.update_key, self.before = key, 2 * self.before
         problem = self._try_update(given)
         if problem:
             log(f"model.cuda_graphs: updates are launched one by one from here on: {problem}")
@@ -251,23 +261,27 @@ class GraphedTrunk:
         if not all((a - b).norm() <= MOVED * a.norm() for a, b in pairs):
             return "a replay differs"
         # `grad` would be the memory of the recording, which the next replay writes over
-        self.hooks = [p.register_hook(torch.clone) for p in trained]
+        self.hooks = [p.register_hook(_copied) for p in trained]
         self.update = recorded
         return ""
 
     def _drop_update(self) -> None:
         for hook in self.hooks:
             hook.remove()
-        self.update, self.hooks = None, []
+        self.update, self.update_key, self.hooks = None, (), []
         gc.collect()  # it refers to itself
 
     def clear(self) -> None:
         """Give the memory of all recordings back."""
         self.recordings.clear()
         self._drop_update()
-        self.update_key = ()
+        self.others.clear()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
+
+
+def _copied(gradient: Tensor | None) -> Tensor | None:
+    return None if gradient is None else gradient.clone()
 
 
 def _is_checkpointed() -> bool:

@@ -27,14 +27,11 @@ if TYPE_CHECKING:
 def denoise_approximately(
     model: Forward, requests: Sequence[GenerationRequest], decoding: Decoding
 ) -> list[Rollout]:
-    """Denoise every request from masks, in one batch, with a `threshold` or a `cache` or both.
+    """Return the rollouts of requests in their order, by a `threshold` or a `cache` or both.
 
     With a threshold, steps can be fewer or more than `decoding.steps`; those of a block are counted
     from its first column in `revealed_at`, so that a row does not depend on the others, and
     `is_fallback` marks the tokens of steps at which none reached it.
-
-    Returns:
-        The rollouts, in the order of the requests.
     """
     batch = _Batch(model, requests, decoding)
     is_plain = model.block_size is None or decoding.cache != "none"

@@ -48,12 +48,7 @@ Sampler = Callable[["Forward", Sequence[GenerationRequest], Decoding], list[Roll
 
 
 def choose(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
-    """Return the proposed token [N] at each position: argmax of logits plus Gumbel noise.
-
-    Args:
-        logits: [N, V].
-        keys: [N], keys of the noise.
-    """
+    """Return the token [N] at each position: argmax of logits [N, V] plus noise of these keys."""
     if decoding.temperature == 0:
         return logits.argmax(-1)
     size = GPU_NOISE if logits.device.type == "cuda" else CPU_NOISE
@@ -73,12 +68,7 @@ def _noisy_best(logits: Tensor, keys: Tensor, decoding: Decoding) -> Tensor:
 def propose(
     model: Forward, hidden: Tensor, keys: Tensor, decoding: Decoding
 ) -> tuple[Tensor, Tensor]:
-    """Return tokens [N] and what ranks them [N] at N positions, computed in parts.
-
-    Args:
-        hidden: [N, D].
-        keys: [N], keys of the noise.
-    """
+    """Return tokens [N] and what ranks them [N] at N positions, computed in parts."""
     rows = max(1, HEAD_ENTRIES // model.vocabulary)
     outputs = [
         _propose_part(model, h, k, decoding)

@@ -137,7 +137,11 @@ def _result(tested: dict[str, Any], evaluate: EvaluateConfig) -> list[str]:
         "",
         "Settings of the protocols:",
         "",
-        *(f"* `{name}`: {_flat(p.model_dump())}" for name, p in evaluate.protocols.items()),
+        *(
+            f"* `{name}`: {_flat(protocol.model_dump())}"
+            for name, protocol in evaluate.protocols.items()
+            if name in tested["protocols"]
+        ),
     ]
 
 

@@ -145,11 +145,7 @@ class TraceRl:
         return LossOutput((losses * batch.weight).sum(), sums)
 
     def gains(self, logps: Tensor, batch: Trace) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss [B] of each state, and metrics as totals over predicted tokens.
-
-        Args:
-            logps: [B, G], ln p of the predicted tokens, 0 elsewhere.
-        """
+        """Return the loss [B] of each state, and metrics as totals over predicted tokens."""
         losses, kl, clipped = state_losses(logps, batch, self.config)
         figures = {"kl": kl, "clip_ratio": clipped * batch.loss_mask, "logp": logps}
         return losses, {name: value.sum() for name, value in figures.items()}

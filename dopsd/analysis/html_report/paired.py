@@ -32,9 +32,6 @@ class Outcomes(NamedTuple):
         The interval excludes 0, and where few answers changed, the sign test agrees: 4 better and 0
         worse leave nearly every resample above 0, and are still the result of even chances one time
         in eight.
-
-        Args:
-            interval: 95% bootstrap interval of the paired difference.
         """
         is_enough = self.changed >= FEW or sign_test(self.better, self.worse) < LEVEL
         return excludes_zero(interval) and is_enough

@@ -148,11 +148,12 @@ def half_of_gain(facts: RunFacts) -> int | None:
     The gain is that of the selected checkpoint over what training began with.
 
     Returns:
-        None without a gain, and after a race, where few checkpoints have exact scores.
+        None without a gain or the start's score, and after a race: few checkpoints have exact ones.
     """
     chosen = facts.selected
-    start = chosen.get("start_accuracy", chosen["base_accuracy"])
-    if chosen["accuracy"] <= start or "raced" in chosen:
+    base = None if facts.description.start else chosen["base_accuracy"]
+    start = chosen.get("start_accuracy", base)
+    if start is None or chosen["accuracy"] <= start or "raced" in chosen:
         return None
     half = (start + chosen["accuracy"]) / 2
     return min(

@@ -1,12 +1,11 @@
 """Profiles: complete settings by name, made from YAML files (`layers`)."""
 
-from copy import deepcopy
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from dopsd.config.params import Params
-from dopsd.config.profiles.layers import Family, embedded, families, language_models
+from dopsd.config.profiles.layers import Family, embedded, families, language_models, merge
 from dopsd.core.errors import Code, unknown
 
 EMBEDDED = "embedded"
@@ -37,19 +36,6 @@ def base_of(profile: str) -> str:
     """Return the folder of the base that a profile is for."""
     family = family_of(profile)
     return family.path if family else str(embedded()["model"]["path"])
-
-
-def merge(into: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Merge `other` into `into` in place, section by section, and return `into`.
-
-    `protocols` are replaced as a whole, because a profile names all of its own.
-    """
-    for key, value in other.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict) and key != "protocols":
-            merge(into[key], value)
-        else:
-            into[key] = deepcopy(value)
-    return into
 
 
 def resolve(profile: str, preset: str = PRESET, hardware: str = HARDWARE) -> dict[str, Any]:

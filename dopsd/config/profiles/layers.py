@@ -57,6 +57,19 @@ def _parsed(text: str) -> dict[str, Any]:
     return values
 
 
+def merge(into: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Merge `other` into `into` in place, section by section, and return `into`.
+
+    `protocols` are replaced as a whole, because a profile names all of its own.
+    """
+    for key, value in other.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict) and key != "protocols":
+            merge(into[key], value)
+        else:
+            into[key] = deepcopy(value)
+    return into
+
+
 @cache
 def embedded_text() -> str:
     """Return the profile `embedded` as text: its file, with the sections of the algorithms."""
@@ -86,7 +99,7 @@ def _language_models() -> dict[str, Any]:
     presets = layers["presets"]
     for name, preset in presets.items():
         if base := preset.pop("of", None):  # the sections of another preset, and its own
-            presets[name] = presets[base] | preset
+            presets[name] = merge(deepcopy(presets[base]), preset)
     return layers
 
 

@@ -21,7 +21,15 @@ from dopsd.core.paths import RUNS
 from dopsd.evaluation.config import RaceConfig
 from dopsd.models.backends import dtype_of
 from dopsd.pipeline.dvc import disk_room
-from dopsd.pipeline.estimate.cost import GIGA, PETA, Cost, Facts, estimate, problems
+from dopsd.pipeline.estimate.cost import (
+    GIGA,
+    PETA,
+    STEPS_OF_THRESHOLD,
+    Cost,
+    Facts,
+    estimate,
+    problems,
+)
 from dopsd.pipeline.shape import Shape, lora_parameters, size_of
 from dopsd.training.pretraining.adapt import form_of
 
@@ -128,7 +136,7 @@ class Planned:
     """Settings of a run that is planned, from a profile or a file, with changes."""
 
     profile: str | None  # name of the profile; None for the settings of `path`
-    preset: str  # `reference`, `paper` or `small`, for profiles of language models
+    preset: str  # `reference`, `paper`, `small` or `fast`, for profiles of language models
     hardware: str  # hardware of the estimate, such as 1x80gb
     changes: list[str]  # KEY=VALUE changes of the settings
     path: Path  # settings file, usually params.yaml
@@ -200,11 +208,14 @@ def print_cost(full: Params, hardware: str) -> None:
                 f" {RESUMED * size:.1f} GB for each of the two newest checkpoints of a phase and"
                 f" {KEPT * size:.1f} GB for each earlier one"
             )
-        if not full.select.race:
-            raced = estimate(with_race(planned), config, known)
+        raced = estimate(with_race(planned), config, known).total / cost.total
+        rests = f"the answers of a race take {STEPS_OF_THRESHOLD:.0%} of their steps"
+        if full.select.race:
+            output_lines.append(f"assumes: {rests}, if its protocol has a threshold")
+        elif raced < 1:
             output_lines.append(
                 f"with a race of checkpoints and one protocol in the test, as in the preset fast:"
-                f" {raced.total / cost.total:.0%} of these PFLOP"
+                f" {raced:.0%} of these PFLOP, if {rests}"
             )
         if not cost.training:
             output_lines.append(f"without its updates: {method} does not count its forwards")

@@ -224,6 +224,8 @@ def test_costs_are_counted_until_half_of_the_gain(run):
     ):
         tested = run.tested | {"selected": chosen | change}
         assert run_page.half_of_gain(replace(facts, tested=tested)) == half
+    started = replace(facts.description, start="runs/sudoku/d_opsd/0/best")  # which has changed
+    assert run_page.half_of_gain(replace(facts, description=started)) is None
 
 
 def test_problems_that_share_solutions_are_counted(tmp_path):

@@ -16,6 +16,7 @@ from dopsd.cli.main import main
 from dopsd.config import params_file, profiles
 from dopsd.config.layout import render
 from dopsd.config.loading import checked, load_params
+from dopsd.config.profiles import layers
 from dopsd.config.profiles.layers import embedded_text
 from dopsd.core.errors import DopsdError
 from dopsd.evaluation.published import published_tables
@@ -40,6 +41,17 @@ def test_every_profile_is_sound_and_read_alike_by_every_yaml_reader(base: str):
         shown = {name == f"{base}-gsm8k", preset == "reference"}
         if machine == "1x80gb" and (shown == {True} or (base == "llada-8b" and True in shown)):
             assert yaml.safe_load(render(raw)) == raw, (name, preset)
+
+
+def test_a_preset_of_another_keeps_what_an_algorithm_adds_to_either(monkeypatch):
+    of_algorithms = {"wd1": "presets: {fast: {beta: 7}}", "spg": "presets: {reference: {beta: 3}}"}
+    read = layers._in_folders
+    monkeypatch.setattr(
+        layers, "_in_folders", lambda r, file: of_algorithms if r is ALGORITHMS else read(r, file)
+    )
+    fast = layers._language_models.__wrapped__()["presets"]["fast"]
+    assert fast["method"] == {"spg": {"beta": 3}, "wd1": {"beta": 7}}
+    assert fast["sampling"] and fast["select"]
 
 
 def test_the_shipped_params_are_what_dopsd_params_makes_of_the_embedded_profile(here):

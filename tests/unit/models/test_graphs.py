@@ -196,8 +196,6 @@ def test_updates_have_the_gradients_of_passes_launched_one_by_one(policy: LlmPol
     policy.graphs = recorded
     gradients(policy, batches[0])
     assert traces.replayed == 7
-    gradients(policy, batches[0][:2])  # a new shape is not recorded at once
-    assert recorded.update is None
 
 
 def summed(policy: LlmPolicy, batches: list[Tensor], way: Callable = lambda f, x: f(x)) -> Tensor:
@@ -230,6 +228,30 @@ def test_passes_of_an_update_add_up_and_their_memory_is_given_back(policy: LlmPo
     gc.enable()
     assert tapes.last() is None and policy.graphs.update is None
     assert not any(p._backward_hooks for p in policy.trainable().values())
+
+
+def test_the_last_pass_of_an_update_may_have_fewer_rows(policy: LlmPolicy):
+    whole, rest = torch.full((3, 6), 2), torch.full((2, 6), 3)
+    update = [whole, whole, whole, rest]
+    expected = summed(policy, update)
+    policy.graphs = GraphedTrunk(policy.core, tapes := Tapes())
+    for _ in range(6):
+        assert torch.allclose(summed(policy, update), expected, rtol=1e-5)
+    assert (tapes.recorded, tapes.replayed) == (1, 16)  # from the second update on, and one
+    summed(policy, [rest] * (2 * graphs.BEFORE - 1))
+    assert tapes.recorded == 1  # what takes a recording's place must come twice as often
+    summed(policy, [rest])
+    assert tapes.recorded == 2
+
+
+def test_a_weight_that_a_loss_does_not_reach_has_no_gradient(tmp_path):
+    save_toy(tmp_path)
+    policy = load_policy(ModelConfig(path=str(tmp_path)), None, 0)
+    policy.train_all()  # with its head
+    policy.graphs = GraphedTrunk(policy.core, tapes := Tapes())
+    for _ in range(graphs.BEFORE + 2):
+        policy.hidden(torch.full((3, 6), 2), None).square().sum().backward()
+    assert tapes.replayed == 3
 
 
 def test_forwards_that_run_again_are_launched(policy: LlmPolicy):

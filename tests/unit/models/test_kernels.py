@@ -84,14 +84,19 @@ def test_layers_of_transformers_compute_the_same_with_fused_kernels(name, tmp_pa
     assert 0 < errors[1] <= 1.1 * errors[0]
 
 
-def test_adapters_with_dropout_and_checkpointing_train_to_the_same_bits(tmp_path, monkeypatch):
-    save_toy(tmp_path)
-    lora, found = AdapterConfig(r=2, alpha=4, dropout=0.5, targets=["q_proj", "up_proj"]), []
+@pytest.mark.parametrize("name", ["llada", *NAMES])
+def test_adapters_with_dropout_and_checkpointing_train_to_the_same_bits(
+    name, tmp_path, monkeypatch
+):
+    save_toy(tmp_path) if name == "llada" else save_hub(tmp_path, name)
+    targets = ["q_proj", "v_proj" if "moe" in name else "up_proj"]
+    lora, found = AdapterConfig(r=2, alpha=4, dropout=0.5, targets=targets), []
+    dtype = "bfloat16" if name == "llada" else "float32"
     for is_fused in (False, True):
         for is_checkpointing in (False, True):
             kernels = "liger" if is_fused else "torch"
             monkeypatch.setattr(loading, "kernels_of", lambda *_, k=kernels: k)
-            policy = load_policy(ModelConfig(path=str(tmp_path), dtype="bfloat16"), lora, 0)
+            policy = load_policy(ModelConfig(path=str(tmp_path), dtype=dtype), lora, 0)
             assert policy.core.is_fused == is_fused
             for p in policy.trainable().values():
                 nn.init.normal_(p, std=0.1, generator=torch.Generator().manual_seed(1))

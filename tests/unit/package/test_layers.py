@@ -130,6 +130,13 @@ def test_a_stage_depends_on_the_numbers_of_the_code_that_it_imports(stage: str):
             assert needed <= keys, f"{stage} with {algorithm} on {task}"
 
 
+def test_a_stage_that_tests_protocols_depends_on_the_race_whose_protocol_is_left_out():
+    for name, stage in stages().items():
+        texts = [(ROOT / f"{m.replace('.', '/')}.py").read_text() for m in modules_of(stage)]
+        if any("test_protocols" in text for text in texts):
+            assert "select" in stage["params"], name
+
+
 def test_text_is_read_and_written_as_utf_8_whatever_the_locale():
     paths = [*FILES, *(ROOT / "flows").rglob("*.py"), *(ROOT / "infra").rglob("*.py")]
     found = []

@@ -368,6 +368,18 @@ def test_every_method_of_the_matrix_has_an_estimate_if_it_counts_its_forwards(ca
     assert capsys.readouterr().out.count("without its updates: spg does not count") == 1
 
 
+def test_what_a_race_saves_is_said_where_it_does_and_what_that_rests_on(capsys):
+    def said(*words: str) -> list[str]:
+        assert main(["estimate", "--profile", "llada-8b-gsm8k", *words]) == 0
+        return [line for line in capsys.readouterr().out.splitlines() if "race" in line]
+
+    (offered,) = said()
+    assert "36% of these PFLOP" in offered and "50% of their steps" in offered
+    (assumed,) = said("--preset", "fast")
+    assert assumed.startswith("assumes: ") and "50% of their steps" in assumed
+    assert not said("--preset", "small", "--set", "train.updates=36")  # of three checkpoints
+
+
 def test_answers_that_end_early_cost_what_they_take():
     every, ended = cost(), cost(facts=Facts(attempts=1.8, test=1319, used=64))
     assert ended.selection / every.selection == pytest.approx(64 / 256)  # of the protocol 256
