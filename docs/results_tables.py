@@ -335,6 +335,23 @@ def gym() -> str:
     return table(["accuracy in %", *(TITLES[task] for task in tasks)], rows)
 
 
+def race() -> str:
+    """Return what a race of checkpoints chose, less what exact scores of all chose."""
+    rows = []
+    for line in (BENCHMARKS / "race.jsonl").read_text().splitlines():
+        found = json.loads(line)
+        raced, exact = ([run[way] for run in found["runs"].values()] for way in ("race", "exact"))
+        same = sum(a["chosen"] == b["chosen"] for a, b in zip(raced, exact, strict=True))
+        steps = [sum(run["steps"] for run in way) for way in (raced, exact)]
+        means = (percent(fmean(run["accuracy"] for run in way)) for way in (exact, raced))
+        pair = found["difference"]
+        less = gap(pair["difference"], pair["interval"])
+        share = f"{steps[0] / steps[1]:.0%}"
+        rows.append([TITLES[found["task"]], *means, less, f"{same} of {len(raced)}", share])
+    head = ["accuracy in %", "chosen by exact scores", "by a race", "race less exact [95%]"]
+    return table([*head, "same choice", "steps"], rows)
+
+
 def temporal() -> str:
     """Return temporal self-distillation at lower rates."""
     rows = []
@@ -408,6 +425,7 @@ RESULT_TABLES: dict[str, Callable[[], str]] = {
     "chunks": chunks,
     "gym_bases": gym_bases,
     "gym": gym,
+    "race": race,
     "temporal": temporal,
     "few_steps": few_steps,
     "real_model": real_model,
