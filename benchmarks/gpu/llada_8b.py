@@ -288,7 +288,12 @@ def compiled(kit: Kit) -> Results:
 
 
 def compiling(
-    kit: Kit, policy: LlmPolicy, label: str, asked: list[GenerationRequest], steps: int
+    kit: Kit,
+    policy: LlmPolicy,
+    label: str,
+    asked: list[GenerationRequest],
+    steps: int,
+    how: Callable[[Any], None] = compile_blocks,
 ) -> Results:
     """Time a step before and after torch.compile, and free the model."""
     if kit.is_toy:
@@ -296,7 +301,7 @@ def compiling(
         return
     work = partial(denoise, policy, asked, last_block(steps))
     before = kit.timer.ms(work) / steps
-    compile_blocks(policy.core)
+    how(policy.core)
     first = kit.timer.seconds(work)
     after = kit.timer.ms(work) / steps
     found = {"ms": before, "compiled_ms": after, "ratio": before / after, "first_seconds": first}
