@@ -29,7 +29,6 @@ TITLES = {
     "chains": "chains of arithmetic",
     "gym_mini_sudoku": "mini Sudoku",
     "gym_binary_matrix": "distances to 0",
-    "gym_shortest_path": "shortest paths",
 }
 README_TITLES = {"sudoku": "4x4 Sudoku, blank cells"}  # its accuracy is partial
 CLAIM = r" \*"

@@ -114,15 +114,20 @@ def scoring(kit: Kit) -> Results:
     yield f"a forward of scoring, {rows} rows", found
 
 
+def record(kit: Kit, policy: LlmPolicy, work: Callable[[], None]) -> None:
+    """Do work until its passes are replayed."""
+    policy.graphs = GraphedTrunk(policy.core, CudaRecorder(kit.device))
+    for _ in range(BEFORE + 1):
+        work()
+
+
 def recorded_update(kit: Kit) -> Results:
     """Time an update of few states without dropout, launched one by one and replayed."""
     policy, states = kit.llada(dropout=0.0), 2 if kit.is_toy else 8
     work = update(kit, policy, states)
     found = {"launched_ms": kit.timer.ms(work)}
     if kit.timer.is_gpu:
-        policy.graphs = GraphedTrunk(policy.core, CudaRecorder(kit.device))
-        for _ in range(BEFORE + 1):
-            work()
+        record(kit, policy, work)
         found |= {"replayed_ms": kit.timer.ms(work), "peak_gb": kit.timer.peak_gb()}
     policy.graphs = None
     forget(policy)
@@ -206,9 +211,7 @@ def published(kit: Kit) -> Results:
     sides = {"published": theirs, "ours": mine} | ({"replayed": mine} if kit.timer.is_gpu else {})
     for side, work in sides.items():
         if side == "replayed":
-            policy.graphs = GraphedTrunk(policy.core, CudaRecorder(kit.device))
-            for _ in range(BEFORE + 1):
-                work()
+            record(kit, policy, work)
         kit.timer.peak_gb()
         found[f"{side}_ms"] = kit.timer.ms(work, 2)
         found[f"{side}_peak_gb"] = kit.timer.peak_gb()
