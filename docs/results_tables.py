@@ -29,6 +29,7 @@ TITLES = {
     "chains": "chains of arithmetic",
     "gym_mini_sudoku": "mini Sudoku",
     "gym_binary_matrix": "distances to 0",
+    "gym_shortest_path": "shortest paths",
 }
 README_TITLES = {"sudoku": "4x4 Sudoku, blank cells"}  # its accuracy is partial
 CLAIM = r" \*"
@@ -62,7 +63,7 @@ def less_own(plan: str, task: str, entry: str) -> str:
     """Return an entry less the plan's own one, with the wider interval, and `*` for a claim."""
     pair = pair_of(plan, task, entry)
     low, high = pair["interval"]
-    return gap(0.0 - pair["difference"], [-high, -low]) + CLAIM * pair["is_claim"]
+    return gap(0.0 - pair["difference"], [0.0 - high, 0.0 - low]) + CLAIM * pair["is_claim"]
 
 
 def over_base(row: Row) -> str:
