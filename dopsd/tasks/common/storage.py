@@ -1,6 +1,7 @@
 """Problems on disk: one JSON object per line."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -44,11 +45,14 @@ def write_splits(task: Task) -> None:
     """Write the problems of every split, and the task's instructions, to data/<task>/."""
     for split, problems in task.build().items():
         write_problems(DATA / task.name / f"{split}.jsonl", problems)
-        log(
-            f"{task.name}: {len(problems)} {split} problems, {len({p.answer for p in problems})}"
-            " distinct answers"
-        )
-        for line in few(len(problems), "test problems") if split == "test" else ():
+        answers = Counter(problem.answer for problem in problems)
+        log(f"{task.name}: {len(problems)} {split} problems, {len(answers)} distinct answers")
+        lines = few(len(problems), "test problems")
+        for answer, n in answers.most_common(1):
+            said = f"{n} of {len(problems)} test problems have the answer {answer[:40]!r}"
+            is_common = n > max(1, len(problems) / 4)  # a model may learn to say it alone
+            lines += [f"{said}: that alone is right on {n / len(problems):.0%}"] * is_common
+        for line in lines if split == "test" else ():
             log(f"{task.name}: {line}")
     write_prompt(DATA / task.name / PROMPT, task.instructions)
 

@@ -130,10 +130,8 @@ def test_summary_shows_the_links_of_its_own_tasks(project: Path):
 def test_a_task_is_a_choice_of_every_command(project: Path, capsys, refusal):
     begin(project)
     assert main(["prepare"]) == 0
-    # without instructions, for DVC warns of an empty file
-    assert (project / "data/sums/prompt.txt").read_text() == "\n"
-    names = ", ".join([*sorted(TASKS.names), "sums"])
-    assert f"there is {names}" in refusal("train", "--task", "nope")
+    assert (project / "data/sums/prompt.txt").read_text() == "\n"  # DVC warns of an empty file
+    assert f"there is {', '.join(sorted(TASKS.names))}, sums" in refusal("train", "--task", "nope")
     row = {"question": "1+1=", "ground_truth": 2, "generation": "<answer>2</answer>"}
     (project / "g.jsonl").write_text(json.dumps(row))
     assert main(["score", "--task", "sums", "--json", "g.jsonl"]) == 0

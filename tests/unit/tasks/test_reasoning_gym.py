@@ -226,7 +226,7 @@ class Doubling:
         return float(answer == problem.answer)
 
 
-def test_another_library_comes_in_by_the_same_door(here):
+def test_another_library_comes_in_by_the_same_door(here, capsys):
     mine = GeneratedTask("doubling", GeneratedTaskConfig(**SMALL), Doubling())
     problem = mine.build()["train"][0]
     assert mine.verify(problem, f"<answer>{problem.answer}</answer>").correct
@@ -235,6 +235,9 @@ def test_another_library_comes_in_by_the_same_door(here):
     assert mine.of_generation(problem.prompt, "2") == problem
     with pytest.raises(DopsdError, match="no problem of doubling on disk has the question"):
         mine.of_generation("Double 0.5.", "1")
+    mine.maker.generate = lambda seed, count: [Made(f"{seed + n}", "2") for n in range(count)]
+    write_splits(mine)
+    assert re.findall(r"(\d of 3) test problems have", capsys.readouterr().err) == ["3 of 3"]
 
 
 def test_the_example_of_a_tiny_llama_has_the_fixed_phrases_as_tokens():
