@@ -30,6 +30,7 @@ TITLES = {
     "gym_mini_sudoku": "mini Sudoku",
     "gym_binary_matrix": "distances to 0",
     "gym_shortest_path": "shortest paths",
+    "smollm2_chains": "SmolLM2, chains modulo 10",
 }
 README_TITLES = {"sudoku": "4x4 Sudoku, blank cells"}  # its accuracy is partial
 CLAIM = r" \*"
